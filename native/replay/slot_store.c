@@ -191,14 +191,6 @@ void slot_store_leave(struct slot_store *store, uint32_t slot) {
     if (--entry->references == 0) slot_store_release(store, slot);
 }
 
-void slot_store_unpin(struct slot_store *store, uint32_t slot) {
-    struct slot *entry = &store->slot[slot];
-    assert(slot < store->slots && entry->references > entry->live && entry->references != SLOT_RESERVED);
-    if (--entry->references > entry->live) return;
-    store->pinned--;
-    if (!entry->live) slot_store_release(store, slot);
-}
-
 void slot_store_forget_ids(struct slot_store *store, uint64_t entropy) {
     uint32_t newest = 0;
     for (uint32_t slot = 0; slot < store->fresh; slot++) {

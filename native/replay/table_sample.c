@@ -2,12 +2,9 @@
 #include "replay/table_state.h"
 
 #include <assert.h>
-#include <float.h>
 #include <inttypes.h>
-#include <math.h>
 
 #include "base/memory.h"
-#include "base/power.h"
 
 /* Whether items that are too old have left. */
 static bool is_fresh(const struct table *table, struct error *error) {
@@ -149,30 +146,6 @@ static void take_one_by_one(struct table *table, uint32_t n, uint32_t *slots, ui
     }
 }
 
-double table_least_probability(uint32_t n, const double *probabilities) {
-    double least = INFINITY;
-    for (uint32_t i = 0; i < n; i++) least = probabilities[i] < least ? probabilities[i] : least;
-    return least;
-}
-
-/* (N P)^-beta over the batch's maximum, which is (P_min / P)^beta whatever N is. */
-void table_weigh(const struct table *table, uint32_t n, double beta, double least, const double *probabilities,
-                 float *weights) {
-    bool weighted = table->config.sampler == SELECTOR_PRIORITIZED;
-    for (uint32_t i = 0; !weighted && i < n; i++) weights[i] = 1;
-    double ratios[64], powers[64];
-    for (uint32_t i = 0; weighted && i < n; i += 64) {
-        uint32_t count = n - i < 64 ? n - i : 64;
-        for (uint32_t k = 0; k < count; k++) {
-            double ratio = least / probabilities[i + k];
-            ratio = ratio > DBL_TRUE_MIN ? ratio : DBL_TRUE_MIN; /* not zero, whose power 0 would be zero too */
-            ratios[k] = probabilities[i + k] > least ? ratio : 1; /* both may be zero */
-        }
-        power_many(ratios, beta, count, powers);
-        for (uint32_t k = 0; k < count; k++) weights[i + k] = (float)powers[k];
-    }
-}
-
 /* Draws n items and pins them. `probabilities`: for n, which may be NULL where nothing needs them. */
 static void take(struct table *table, uint32_t n, bool replace, uint32_t *slots, uint64_t *ids, double *probabilities) {
     if (replace)
@@ -244,13 +217,6 @@ int table_sample_part(struct table *table, uint32_t n, uint32_t *slots, uint64_t
 void table_end_sample(struct table *table, uint32_t left) {
     rate_limiter_not_sampled(&table->limiter, left);
     table->drawing -= left;
-}
-
-void table_unpin(struct table *table, const uint32_t *slots, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++) {
-        if (i + 16 < n) __builtin_prefetch(&table->items.slot[slots[i + 16]], 1);
-        slot_store_unpin(&table->items, slots[i]);
-    }
 }
 
 int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t first, uint32_t *slots,

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "server/core/exclusive.h"
+#include "server/core/fair_share.h"
 #include "server/core/request_times.h"
 #include "server/core/server.h"
 #include "server/core/slices.h"
@@ -302,21 +303,13 @@ static void read_while_blocked(struct client *client) {
     client_update_reading(client);
 }
 
-/* One of `many` clients' part of what a turn may move for all of them, so that whoever has little is soon served. */
-static size_t slice_of(size_t bytes, uint32_t many) {
-    size_t slice = many > 1 ? bytes / many : bytes;
-    return slice > LIMIT_TURN_LEAST_BYTES ? slice : LIMIT_TURN_LEAST_BYTES;
-}
-
 /* Where the next input goes: straight to where a large argument lands, and what follows it to the shared buffer. */
 static int describe_input(struct client *client, struct iovec *vectors, size_t *landing) {
     struct resp_parser *parser = &client->parser;
     int count = 0;
     *landing = 0;
     if (parser->state == RESP_STATE_LANDING) {
-        size_t most = slice_of(LIMIT_TURN_READ_BYTES, client->server->turn.landings_before);
-        client->server->turn.landings++;
-        count = resp_parser_landing(parser, most, vectors, READ_VECTORS - 1);
+        count = resp_parser_landing(parser, fair_share_to_read(client), vectors, READ_VECTORS - 1);
         for (int i = 0; i < count; i++) *landing += vectors[i].iov_len;
         if (count > 0 && *landing < parser->bulk_length - parser->bulk_done) return count;
     }
@@ -395,14 +388,6 @@ static void set_writing(struct client *client, bool on) {
     operations_of(client)->want_write(client->connection, on);
 }
 
-/* Pieces as long as may be: each is a packet's work for the kernel, whatever its length. */
-static size_t write_slice(const struct client *client) {
-    uint32_t writers = client->server->writers;
-    if (client->output.unsent_source_bytes > 0) return slice_of(LIMIT_TURN_WRITE_BYTES, writers);
-    size_t slice = slice_of(LIMIT_TURN_WRITE_BLOB_BYTES, writers);
-    return slice < LIMIT_TURN_WRITE_BYTES ? slice : LIMIT_TURN_WRITE_BYTES;
-}
-
 void client_write(struct client *client) {
     struct server *server = client->server;
     if (client->closing) return;
@@ -417,8 +402,7 @@ void client_write(struct client *client) {
     bool was_backlogged = is_backlogged(client);
     if (client->output.unsent_bytes > 0) {
         struct iovec vectors[WRITE_VECTORS];
-        size_t most = write_slice(client);
-        int count = output_vectors(&client->output, most, vectors, WRITE_VECTORS);
+        int count = output_vectors(&client->output, fair_share_to_write(client), vectors, WRITE_VECTORS);
         ssize_t sent = operations_of(client)->writev(client->connection, vectors, count);
         if (sent == -2) {
             client_close(client);

@@ -83,11 +83,13 @@ void script_protect(lua_State *lua);
 /* Raises {err = "ERR …"}, as Redis's own functions do: where it happened is added by whoever reports it. */
 int script_raise(lua_State *lua, const char *message);
 void script_push_error(lua_State *lua, const char *message);
-/* Called every so many instructions, and behind every call of a command. */
-void script_rest(lua_State *lua);
-
 /* The table that the value at `index` stands for, which is pushed; or false, and nothing is. */
 bool script_push_original(lua_State *lua, int index);
+/* script_interrupt.c */
+/* From here on script_rest is called every so many instructions. */
+void script_watch(lua_State *lua);
+/* Called then, and behind every call of a command. */
+void script_rest(lua_State *lua);
 /* For what a library does over and over, once for each piece of work: now and then as script_rest. */
 void script_work(lua_State *lua);
 /* The same for a piece that has to do with so many bytes. */

@@ -2,14 +2,10 @@
  * and how much memory. */
 #ifdef REPLAY_LUA
 
-#include "server/core/exclusive.h"
 #include "server/core/server.h"
 #include "server/redis/script/script_engine.h"
 
 #define PATTERN_BYTES 2048 /* Lua's matcher recurses for each item of a pattern: longer ones are refused */
-#define INSTRUCTIONS 1000  /* between two looks at the clock */
-#define WORK 200           /* steps of a library likewise */
-#define STEP_BYTES 1024    /* so many make another step */
 
 static const char protected_key; /* its address names the registry's table from what stands for a table to that */
 
@@ -321,38 +317,6 @@ static int make_state(lua_State *lua) {
     return 0;
 }
 
-/* ---- time -------------------------------------------------------------------------------------------------- */
-
-void script_rest(lua_State *lua) {
-    struct scripts *scripts = script_of(lua);
-    exclusive_rest(scripts->server);
-    if (scripts->killed) script_raise(lua, SCRIPT_KILLED);
-}
-
-/* True: it is time to rest. */
-static bool has_worked(struct scripts *scripts, size_t bytes) {
-    size_t work = scripts->work + 1 + bytes / STEP_BYTES;
-    scripts->work = work < WORK ? (uint32_t)work : 0;
-    return work >= WORK;
-}
-
-void script_work_on(lua_State *lua, size_t bytes) {
-    if (has_worked(script_of(lua), bytes)) script_rest(lua);
-}
-
-void script_work(lua_State *lua) {
-    script_work_on(lua, 0);
-}
-
-void script_work_outside(struct scripts *scripts, size_t bytes) {
-    if (has_worked(scripts, bytes)) exclusive_rest(scripts->server);
-}
-
-static void count_hook(lua_State *lua, lua_Debug *activity) {
-    (void)activity;
-    script_rest(lua);
-}
-
 bool script_state_open(struct scripts *scripts) {
     lua_State *lua = lua_newstate(script_allocate, scripts);
     if (!lua) return false;
@@ -360,7 +324,7 @@ bool script_state_open(struct scripts *scripts) {
         lua_close(lua);
         return false;
     }
-    lua_sethook(lua, count_hook, LUA_MASKCOUNT, INSTRUCTIONS);
+    script_watch(lua);
     scripts->lua = lua;
     return true;
 }
