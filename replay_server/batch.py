@@ -127,8 +127,8 @@ def in_form(table: Table, arrays: dict[str, Any]) -> dict[str, Any]:
 
 def _new_column(column: Column, count: int, allocate: Allocate) -> Any:
     if column.ragged:
-        return Ragged.into(Room(column.dtype, column.shape[1:], allocate), count)
-    return allocate((count, *column.shape), column.dtype)
+        return Ragged.into(Room(column.numpy_dtype, column.shape[1:], allocate), count)
+    return allocate((count, *column.shape), column.numpy_dtype)
 
 
 def is_writable(wish: bool | None, out: Batch | None, shared_memory: bool | None) -> bool:
@@ -158,7 +158,7 @@ def check_out(out: Batch, table: Table, count: int, columns: Iterable[str] | Non
     names, given = table.chosen(columns), out.columns
     if tuple(given) != names:
         raise SchemaError(f"out has the columns {', '.join(given)}; expected {', '.join(names)}")
-    expected: list[tuple[str, np.ndarray, str, tuple[int, ...]]] = [
+    expected: list[tuple[str, np.ndarray, Any, tuple[int, ...]]] = [
         ("ids", out.ids, "uint64", (count,)),
         ("probabilities", out.probabilities, "float64", (count,)),
         ("weights", out.weights, "float32", (count,)),
@@ -168,7 +168,7 @@ def check_out(out: Batch, table: Table, count: int, columns: Iterable[str] | Non
         if column.ragged:
             _check_room(name, given[name], column)
         else:
-            expected.append((name, given[name], column.dtype, (count, *column.shape)))
+            expected.append((name, given[name], column.numpy_dtype, (count, *column.shape)))
     for name, array, dtype, shape in expected:
         if not isinstance(array, np.ndarray):
             raise SchemaError(f"out's {name!r} must be an array, got {type(array).__name__}")
@@ -184,8 +184,8 @@ def _check_room(name: str, given: Any, column: Column) -> None:
     """Checks that a ragged column can be received into `given`, and gives it room where it has none."""
     if not isinstance(given, Ragged):
         raise SchemaError(f"out's {name!r} must be an rs.Ragged, such as a batch has, got {type(given).__name__}")
-    room = given.room or Room(column.dtype, column.shape[1:], np.empty)
-    if room.dtype != np.dtype(column.dtype) or room.shape != column.shape[1:]:
+    room = given.room or Room(column.numpy_dtype, column.shape[1:], np.empty)
+    if room.dtype != column.numpy_dtype or room.shape != column.shape[1:]:
         raise SchemaError(
             f"out's {name!r} must have rows of {column.dtype} of shape {column.shape[1:]}, got {room.dtype} of "
             f"{room.shape}"

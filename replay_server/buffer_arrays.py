@@ -22,6 +22,11 @@ _FLOATS = ffi.typeof("float[]")
 _UINT64, _FLOAT64 = np.dtype(np.uint64), np.dtype(np.float64)
 
 
+def _plain(array: np.ndarray) -> np.ndarray:
+    """The array, or its bytes where it has a dtype that buffers cannot have."""
+    return array.reshape(-1).view(np.uint8) if array.dtype.kind == "V" else array
+
+
 class Landing:
     """Where a batch's arrays lie. It holds them as buffers: NumPy lets nobody resize them meanwhile."""
 
@@ -38,7 +43,7 @@ class Landing:
         self.ragged = [(column, ffi.new("struct table_rows *")) for column in batch.ragged()]
         rows = iter(self.ragged)
         self.columns = [
-            next(rows)[1] if isinstance(column, Ragged) else ffi.from_buffer(_BYTES, column, True)
+            next(rows)[1] if isinstance(column, Ragged) else ffi.from_buffer(_BYTES, _plain(column), True)
             for column in batch.columns.values()
         ]
         self.pointers = ffi.new("void *[]", self.columns or 1)
@@ -122,7 +127,7 @@ class AddPlan:
     def __init__(self, table: Table) -> None:
         self._table = table
         self._columns = [
-            (name, np.dtype(column.dtype), column.shape, 1 + len(column.shape))
+            (name, column.numpy_dtype, column.shape, 1 + len(column.shape))
             for name, column in table.item_columns.items()
         ]
         self.pointers = ffi.new("void *[]", max(1, len(self._columns)))

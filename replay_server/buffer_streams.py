@@ -9,6 +9,7 @@ import numpy as np
 
 from ._native import ffi, lib
 from .buffer_arrays import new_ids
+from .codec import bytes_of
 from .driver import at_once
 from .errors import ConnectionLost
 from .table import MAX_HISTORY
@@ -142,4 +143,4 @@ def _streams(addresses: np.ndarray) -> Any:
 
 def _bytes(values: np.ndarray) -> Any:
     """An array's bytes as a C pointer, which keeps it alive."""
-    return ffi.from_buffer(np.ascontiguousarray(values))
+    return ffi.from_buffer(bytes_of(np.ascontiguousarray(values)))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .dtypes import bits_of_tensor
 from .errors import PriorityError, ReplayError, SchemaError
 from .table import Column, Table
 
@@ -80,12 +81,16 @@ def as_array(expected: str, value: Any, refusal: type[ReplayError] = SchemaError
 
 
 def _column_array(name: str, column: Column, value: Any) -> np.ndarray:
-    dtype = np.dtype(column.dtype)
+    dtype = column.numpy_dtype
     if type(value) is np.ndarray and value.dtype == dtype:
         return value  # before the words for a refusal, which take NumPy longer than the check
-    if isinstance(value, bool | int | float | list | tuple):
+    if isinstance(value, bool | int | float | complex | bytes | list | tuple):
         return _from_python(name, dtype, value)
+    if column.dtype == "bfloat16" and (bits := bits_of_tensor(value)) is not None:
+        return bits
     array = as_array(f"column {name!r} expects an array of {dtype}", value)
+    if array.dtype.kind == dtype.kind == "S" and array.dtype.itemsize < dtype.itemsize:
+        return array.astype(dtype)  # shorter bytes, with zeros behind them
     if array.dtype != dtype:
         raise SchemaError(
             f"column {name!r} expects dtype {dtype}, got {array.dtype}; convert it, e.g. with .astype({dtype.name!r})"
@@ -94,7 +99,11 @@ def _column_array(name: str, column: Column, value: Any) -> np.ndarray:
 
 
 # A list may be converted to numbers of the same kind, or of a more general one.
-_GENERALITY = {"b": 0, "i": 1, "u": 1, "f": 2}
+_GENERALITY = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
+
+
+def _kind(dtype: np.dtype) -> str:
+    return "f" if dtype.name == "bfloat16" else dtype.kind
 
 
 def _from_python(name: str, dtype: np.dtype, value: Any) -> np.ndarray:
@@ -106,7 +115,11 @@ def _from_python(name: str, dtype: np.dtype, value: Any) -> np.ndarray:
         raise SchemaError(f"column {name!r} expects {dtype} of one shape, got a list that is not: {error}") from error
     if natural.dtype == dtype or natural.size == 0:
         return natural.astype(dtype)
-    if _GENERALITY.get(natural.dtype.kind, 3) > _GENERALITY[dtype.kind]:
+    if dtype.kind == natural.dtype.kind == "S":
+        if natural.dtype.itemsize > dtype.itemsize:
+            raise SchemaError(f"column {name!r} expects at most {dtype.itemsize} bytes, got {natural.dtype.itemsize}")
+        return natural.astype(dtype)
+    if _GENERALITY.get(natural.dtype.kind, 4) > _GENERALITY.get(_kind(dtype), -1):
         raise SchemaError(f"column {name!r} expects {dtype}, got a list of {natural.dtype}: convert it first")
     with np.errstate(over="ignore"):
         converted = natural.astype(dtype)
@@ -114,7 +127,7 @@ def _from_python(name: str, dtype: np.dtype, value: Any) -> np.ndarray:
         limits = np.iinfo(dtype)
         fits = int(natural.min()) >= limits.min and int(natural.max()) <= limits.max
     else:
-        fits = dtype.kind != "f" or bool((np.isfinite(converted) == np.isfinite(natural)).all())
+        fits = _kind(dtype) not in "fc" or bool((np.isfinite(converted) == np.isfinite(natural)).all())
     if not fits:
         raise SchemaError(f"column {name!r} expects {dtype}, which cannot hold {natural.min()} to {natural.max()}")
     return converted

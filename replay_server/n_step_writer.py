@@ -220,7 +220,7 @@ class VectorNStepWriting(StepWriting):
             values = np.zeros(len(chosen))
         for name, column in self._columns.items():
             if name not in given:
-                given[name] = np.zeros((self._count, *column.shape), column.dtype)
+                given[name] = np.zeros((self._count, *column.shape), column.numpy_dtype)
         if self._reward_is_seen:
             given[self._names[0]] = np.zeros(self._count, self._reward.dtype)
         with self._whole():

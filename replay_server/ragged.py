@@ -20,7 +20,7 @@ class Room:
 
     __slots__ = ("allocate", "dtype", "memory", "shape")
 
-    def __init__(self, dtype: str, shape: tuple[int, ...], allocate: Callable[[tuple[int, ...], Any], np.ndarray]):
+    def __init__(self, dtype: Any, shape: tuple[int, ...], allocate: Callable[[tuple[int, ...], Any], np.ndarray]):
         self.dtype, self.shape, self.allocate = np.dtype(dtype), shape, allocate
         self.memory = allocate((_OFFSET_BYTES,), np.uint8)
 

@@ -12,6 +12,7 @@ import msgpack
 import numpy as np
 
 from .codec import pack
+from .dtypes import dtype_name, numpy_dtype
 from .errors import SchemaError
 from .selectors import (
     LIMITERS,
@@ -29,22 +30,6 @@ from .selectors import (
     selector_map,
 )
 from .tree import Leaves, leaves_of, mapped, part_of, paths_under, shaped, taken_apart, tree_from, tree_of
-
-COLUMN_DTYPES = (
-    "bool",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float16",
-    "float32",
-    "float64",
-)  # fmt: skip
-
 
 COMPRESSIONS = ("none", "lz4", "zstd")
 MAX_COLUMNS = 64
@@ -67,7 +52,9 @@ class Column:
     many rows as it likes, and a batch has it as a `Ragged`.
 
     Args:
-        dtype: bool, int8 to int64, uint8 to uint64, or float16 to float64; anything that `numpy.dtype` takes.
+        dtype: bool, int8 to int64, uint8 to uint64, float16 to float64, complex64, complex128, bfloat16, or "S1" to
+            "S65535", bytes of a fixed number; by name, or anything that `numpy.dtype` takes. Arrays of bfloat16 have
+            the dtype of the package ml_dtypes; where it is not installed they are uint16, the bits.
         shape: up to 8 dimensions, each at least 1; the first may be None.
         step_only: True: a value of steps only. Batches show it through windows.
         max_length: of a ragged column: the most rows of an item. None: 65,536.
@@ -82,12 +69,7 @@ class Column:
     max_length: int | None
 
     def __init__(self, dtype: Any, shape: Any = (), *, step_only: bool = False, max_length: int | None = None) -> None:
-        try:
-            kind = np.dtype(dtype)
-        except TypeError as error:
-            raise SchemaError(f"a column's dtype must be one of {', '.join(COLUMN_DTYPES)}, got {dtype!r}") from error
-        if kind.name not in COLUMN_DTYPES or kind.newbyteorder("<") != kind:
-            raise SchemaError(f"a column's dtype must be one of {', '.join(COLUMN_DTYPES)}, got {kind}")
+        name = dtype_name(dtype)
         sizes: tuple[Any, ...] = (shape,) if shape is None or isinstance(shape, int | np.integer) else tuple(shape)
         ragged = len(sizes) > 0 and sizes[0] is None
         fixed = sizes[1:] if ragged else sizes
@@ -96,7 +78,7 @@ class Column:
                 f"a column's shape must be up to {MAX_DIMENSIONS} sizes of at least 1, the first of which may be None, "
                 f"got {shape!r}"
             )
-        object.__setattr__(self, "dtype", kind.name)
+        object.__setattr__(self, "dtype", name)
         object.__setattr__(self, "shape", (*(None,) * ragged, *(int(size) for size in fixed)))
         if not isinstance(step_only, bool):
             raise SchemaError(f"a column's step_only must be True or False, got {step_only!r}")
@@ -122,10 +104,15 @@ class Column:
         return self.max_length is not None
 
     @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The dtype of its arrays. For bfloat16 that of ml_dtypes; without ml_dtypes uint16, the bits."""
+        return numpy_dtype(self.dtype)
+
+    @property
     def item_bytes(self) -> int:
         """Bytes of one item's value, or of one step's if the column is step_only. Ragged: of the longest value."""
         return (
-            np.dtype(self.dtype).itemsize
+            self.numpy_dtype.itemsize
             * math.prod(self.shape[1:] if self.ragged else self.shape)
             * (self.max_length or 1)
         )

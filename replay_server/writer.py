@@ -483,7 +483,7 @@ class SingleRows:
     def __init__(self, table: Table) -> None:
         self._table = table
         columns = {**table.item_columns, **table.step_columns}
-        self._dtypes = {name: np.dtype(column.dtype) for name, column in columns.items() if not column.shape}
+        self._dtypes = {name: column.numpy_dtype for name, column in columns.items() if not column.shape}
 
     def of(self, values: Any) -> Any:
         """Columns as rows by path; anything else than a dict as it is, to be refused."""
@@ -501,7 +501,7 @@ class SingleRows:
             return np.array((value,), dtype) if value >= 0 or dtype.kind != "u" else [value]
         return (
             [value]
-            if isinstance(value, bool | int | float | list | tuple)
+            if isinstance(value, bool | int | float | complex | bytes | list | tuple)
             else as_array(f"column {name!r} expects an array", value)[None]
         )
 

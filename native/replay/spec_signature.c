@@ -1,6 +1,7 @@
 /* spec_signature: columns, steps and windows of a spec, read strictly and written back. */
 #include "replay/spec_signature.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,25 +13,62 @@ static const struct {
     const char *name;
     size_t bytes;
 } column_types[COLUMN_TYPES] = {
-    [COLUMN_BOOL] = {"bool", 1},       [COLUMN_INT8] = {"int8", 1},       [COLUMN_INT16] = {"int16", 2},
-    [COLUMN_INT32] = {"int32", 4},     [COLUMN_INT64] = {"int64", 8},     [COLUMN_UINT8] = {"uint8", 1},
-    [COLUMN_UINT16] = {"uint16", 2},   [COLUMN_UINT32] = {"uint32", 4},   [COLUMN_UINT64] = {"uint64", 8},
-    [COLUMN_FLOAT16] = {"float16", 2}, [COLUMN_FLOAT32] = {"float32", 4}, [COLUMN_FLOAT64] = {"float64", 8},
+    [COLUMN_BOOL] = {"bool", 1},
+    [COLUMN_INT8] = {"int8", 1},
+    [COLUMN_INT16] = {"int16", 2},
+    [COLUMN_INT32] = {"int32", 4},
+    [COLUMN_INT64] = {"int64", 8},
+    [COLUMN_UINT8] = {"uint8", 1},
+    [COLUMN_UINT16] = {"uint16", 2},
+    [COLUMN_UINT32] = {"uint32", 4},
+    [COLUMN_UINT64] = {"uint64", 8},
+    [COLUMN_FLOAT16] = {"float16", 2},
+    [COLUMN_FLOAT32] = {"float32", 4},
+    [COLUMN_FLOAT64] = {"float64", 8},
+    [COLUMN_BFLOAT16] = {"bfloat16", 2},
+    [COLUMN_COMPLEX64] = {"complex64", 8},
+    [COLUMN_COMPLEX128] = {"complex128", 16},
+    [COLUMN_BYTES] = {"S", 0},
 };
 
-const char *column_type_name(enum column_type type) {
-    return column_types[type].name;
+const char *column_dtype(const struct column *column, char name[COLUMN_DTYPE_ROOM]) {
+    int written = column->type == COLUMN_BYTES
+                      ? snprintf(name, COLUMN_DTYPE_ROOM, "S%" PRIu32, column->width)
+                      : snprintf(name, COLUMN_DTYPE_ROOM, "%s", column_types[column->type].name);
+    assert(written > 0 && written < COLUMN_DTYPE_ROOM);
+    return name;
+}
+
+/* "S" and a number without leading zeros. */
+static bool take_width(const struct msgpack_value *value, uint32_t *width) {
+    if (value->type != MSGPACK_STRING || value->bytes.length < 2 || value->bytes.length > 6 ||
+        value->bytes.data[0] != 'S')
+        return false;
+    uint32_t number = 0;
+    for (size_t i = 1; i < value->bytes.length; i++) {
+        if (value->bytes.data[i] < '0' || value->bytes.data[i] > '9' || (i == 1 && value->bytes.data[i] == '0'))
+            return false;
+        number = number * 10 + (uint32_t)(value->bytes.data[i] - '0');
+    }
+    *width = number;
+    return number <= TABLE_MAX_WIDTH;
 }
 
 static int take_type(struct spec_reader *spec, const char *what, const struct msgpack_value *value,
                      struct column *column) {
-    for (int i = 0; i < COLUMN_TYPES; i++) {
+    if (take_width(value, &column->width)) {
+        column->type = COLUMN_BYTES;
+        return 0;
+    }
+    for (int i = 0; i < COLUMN_BYTES; i++) {
         if (msgpack_string_is(value, column_types[i].name)) {
             column->type = (enum column_type)i;
             return 0;
         }
     }
-    return spec_refuse(spec, what, "a dtype, one of: bool, int8 … int64, uint8 … uint64, float16, float32, float64",
+    return spec_refuse(spec, what,
+                       "a dtype, one of: bool, int8 … int64, uint8 … uint64, float16, float32, float64, bfloat16, "
+                       "complex64, complex128, S1 … S65535 (bytes)",
                        value);
 }
 
@@ -139,18 +177,18 @@ static int read_column_map(struct spec_reader *spec, const char *what, uint32_t 
 }
 
 static int refuse_size(struct spec_reader *spec, const char *what, const struct column *column) {
-    char shape[TABLE_MAX_DIMENSIONS * 24] = "";
+    char shape[TABLE_MAX_DIMENSIONS * 24] = "", dtype[COLUMN_DTYPE_ROOM];
     for (uint32_t i = 0, at = 0; i < column->dimensions; i++) {
         uint64_t size = i == 0 && column_is_ragged(column) ? column->max_length : column->shape[i];
         at += (uint32_t)snprintf(shape + at, sizeof shape - at, "%s%" PRIu64, i ? "," : "", size);
     }
     return error_set(spec->error, ERROR_BADSCHEMA, "%s: expected at most %llu bytes an item, got %s [%s]", what,
-                     TABLE_MAX_ITEM_BYTES, column_type_name(column->type), shape);
+                     TABLE_MAX_ITEM_BYTES, column_dtype(column, dtype), shape);
 }
 
 static int count_bytes(struct spec_reader *spec, const char *what, struct column *column) {
     bool ragged = column_is_ragged(column);
-    column->item_bytes = column_types[column->type].bytes;
+    column->item_bytes = column->type == COLUMN_BYTES ? column->width : column_types[column->type].bytes;
     for (uint32_t i = ragged; i < column->dimensions; i++) {
         if (column->shape[i] > TABLE_MAX_ITEM_BYTES / column->item_bytes) return refuse_size(spec, what, column);
         column->item_bytes *= column->shape[i];
@@ -204,6 +242,7 @@ static int bind_window(struct spec_reader *spec, struct table_config *config, st
     }
     window->source = at;
     window->type = seen->type;
+    window->width = seen->width;
     window->dimensions = seen->dimensions + own;
     window->shape[0] = window->length;
     memcpy(window->shape + own, seen->shape, seen->dimensions * sizeof seen->shape[0]);
@@ -291,7 +330,8 @@ static void write_column(struct msgpack_writer *writer, const struct column *col
     bool ragged = column_is_ragged(column);
     msgpack_write_map(writer, 2 + (column->kind == COLUMN_STEP) + ragged);
     write_text(writer, "dtype");
-    write_text(writer, column_type_name(column->type));
+    char dtype[COLUMN_DTYPE_ROOM];
+    write_text(writer, column_dtype(column, dtype));
     write_text(writer, "shape");
     msgpack_write_array(writer, column->dimensions);
     if (ragged) msgpack_write_nil(writer);

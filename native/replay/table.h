@@ -31,6 +31,7 @@
 #define TABLE_MAX_RAGGED_RESERVED_BYTES (1ull << 30) /* of one table's ragged columns, on their way in */
 #define TABLE_KEPT_STAGING_BYTES (64ull << 20) /* kept for the next such ADD */
 #define TABLE_MAX_STREAM_STEPS (1u << 22) /* the histories of a table's streams together */
+#define TABLE_MAX_WIDTH 65535u /* bytes of one value of fixed-length bytes */
 #define TABLE_MAX_WINDOW 16384u /* steps of a window, and how far it may lie from its item */
 #define TABLE_VERSION_COLUMN "policy_version" /* int64, a single number: items then have a freshness */
 #define TABLE_SPARE_SLOTS 32768u /* beyond capacity: half for reservations, half for items removed while pinned */
@@ -51,6 +52,10 @@ enum column_type {
     COLUMN_FLOAT16,
     COLUMN_FLOAT32,
     COLUMN_FLOAT64,
+    COLUMN_BFLOAT16,
+    COLUMN_COMPLEX64,
+    COLUMN_COMPLEX128,
+    COLUMN_BYTES, /* of a fixed number, the column's width */
     COLUMN_TYPES
 };
 
@@ -62,6 +67,7 @@ struct column {
     char name[TABLE_MAX_NAME + 1];
     enum column_kind kind;
     enum column_type type;
+    uint32_t width; /* COLUMN_BYTES: of one value */
     uint32_t dimensions;
     uint64_t shape[TABLE_MAX_DIMENSIONS];
     size_t
@@ -146,7 +152,9 @@ int table_config_change(struct table_config *config, const uint8_t *spec, size_t
 int table_config_write_changeable(const struct table_config *config, uint8_t **spec, size_t *length,
                                   struct error *error);
 void table_config_take_changeable(struct table_config *config, const struct table_config *from);
-const char *column_type_name(enum column_type type); /* NumPy's: "uint8", "float32", … */
+#define COLUMN_DTYPE_ROOM 16
+/* NumPy's name: "uint8", "float32", …; of COLUMN_BYTES "S16" and the like. Returns `name`. */
+const char *column_dtype(const struct column *column, char name[COLUMN_DTYPE_ROOM]);
 const char *selector_name(enum selector_kind kind); /* "prioritized", "max_heap", … */
 
 uint64_t table_effective_capacity(const struct table_config *config); /* capacity, or fewer where max_bytes binds */

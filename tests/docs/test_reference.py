@@ -15,7 +15,8 @@ from parsers import parser_of, subcommands
 
 from replay_server import cli
 from replay_server.config import ServeConfig
-from replay_server.table import COLUMN_DTYPES, MAX_WINDOW, Column, Window
+from replay_server.dtypes import COLUMN_DTYPES
+from replay_server.table import MAX_WINDOW, Column, Window
 
 pytest.importorskip("gymnasium", reason="parsers of training need gymnasium (make setup installs it)")
 

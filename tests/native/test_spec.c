@@ -189,6 +189,10 @@ static void what_is_wrong_is_named(void) {
     refused("{'signature': {'': ['int8', []]}}", "a name of 1 to 255 bytes");
     refused("{'signature': {'a b': ['int8', []]}}", "without blanks");
     refused("{'signature': {'x': ['int7', []]}}", "column 'x': expected a dtype");
+    refused("{'signature': {'x': ['S0', []]}}", "column 'x': expected a dtype");
+    refused("{'signature': {'x': ['S01', []]}}", "column 'x': expected a dtype");
+    refused("{'signature': {'x': ['S65536', []]}}", "column 'x': expected a dtype");
+    refused("{'signature': {'x': ['S', []]}}", "column 'x': expected a dtype");
     refused("{'signature': {'x': 'int8'}}", "[dtype, shape]");
     refused("{'signature': {'x': {'shape': []}}}", "column 'x': expected a dtype");
     refused("{'signature': {'x': {'dtype': 'int8', 'units': 'm'}}}", "unknown key 'units'");
@@ -239,7 +243,7 @@ static void a_refusal_says_what_came(void) {
     refused("{'capacity': '10'}", "got '10'");
     refused("{'name': 'a\tb'}", "got 'a?b'");
     refused("{'signature': {}}", "expected 1 to 64 columns, got 0");
-    refused("{'signature': {'x': ['int7', []]}}", "float64, got 'int7'");
+    refused("{'signature': {'x': ['int7', []]}}", "(bytes), got 'int7'");
     refused("{'signature': {'x': 'int8'}}", "[dtype, shape], got 'int8'");
     refused("{'signature': {'x': {'shape': []}}}", "expected a dtype, got none");
     refused("{'signature': {'x': ['int8', 4]}}", "got 4");

@@ -73,7 +73,16 @@ def test_some_columns_may_be_asked_for(client, table, items):
 
 @pytest.mark.parametrize(
     ("dtype", "shape"),
-    [("bool", (3,)), ("int8", ()), ("uint16", (2, 2)), ("uint64", ()), ("float16", (5,)), ("float64", (1, 1, 1))],
+    [
+        ("bool", (3,)),
+        ("int8", ()),
+        ("uint16", (2, 2)),
+        ("uint64", ()),
+        ("float16", (5,)),
+        ("float64", (1, 1, 1)),
+        ("complex64", (2,)),
+        ("S16", ()),
+    ],
 )
 def test_every_dtype_comes_back_bit_by_bit(client, make_table, dtype, shape):
     name = make_table(signature={"v": rs.Column(dtype, shape)})

@@ -67,7 +67,8 @@ int replay_parse_ids(const struct resp_argument *argument, uint32_t *n, struct e
 }
 
 void replay_describe_shape(const struct column *column, struct text *text) {
-    text_append(text, "%s [", column_type_name(column->type));
+    char dtype[COLUMN_DTYPE_ROOM];
+    text_append(text, "%s [", column_dtype(column, dtype));
     bool ragged = column_is_ragged(column);
     if (ragged) text_append(text, "0..%" PRIu32, column->max_length);
     for (uint32_t i = ragged; i < column->dimensions; i++)
