@@ -29,10 +29,11 @@ BROUGHT_BY = {
 
 
 def imported() -> Iterator[tuple[str, str]]:
-    """(file, top-level module) of every import. Programs that run in environments of other libraries are left out."""
+    """(file, top-level module) of every import. Programs and adapters that run in environments of other libraries
+    are left out."""
     for part in PARTS:
         for path in sorted((REPOSITORY / part).rglob("*.py")):
-            if "programs" in path.parts:
+            if {"programs", "adapters"} & set(path.parts):
                 continue
             for node in ast.walk(ast.parse(path.read_text())):
                 names = []
