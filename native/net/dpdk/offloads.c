@@ -1,4 +1,4 @@
-/* offloads: what of a frame's work the device does. */
+/* offloads: which work on a frame the device does: checksums, cutting into segments. */
 #include "net/dpdk/offloads.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* offloads: what of a frame's work the device does, chosen from what it can and what the setting allows. */
+/* offloads: which work on a frame the device does, as far as it is able to and the setting allows it. */
 #ifndef REPLAY_NET_DPDK_OFFLOADS_H
 #define REPLAY_NET_DPDK_OFFLOADS_H
 

@@ -1,5 +1,5 @@
-/* admin_part: what those who run the server ask for: INFO, CONFIG, CLIENT, MONITOR, SLOWLOG, the configuration file: a part
- * of the server. It knows all parts below it. */
+/* admin_part: the part of the server for those who run it: INFO, CONFIG, CLIENT, MONITOR, SLOWLOG, the configuration file. It
+ * knows all parts below it. */
 #ifndef REPLAY_SERVER_ADMIN_PART_H
 #define REPLAY_SERVER_ADMIN_PART_H
 

@@ -1,7 +1,7 @@
-/* exclusive: commands that nothing of another client may come in between (scripts, transactions), run in slices.
+/* exclusive: scripts and transactions, in whose midst no other client's command may run. They run in slices.
  *
- * Between two slices transports and timers are served, but no other client's command is run: their requests wait, and
- * from busy-reply-threshold on they are refused as BUSY, but for those that may end the matter. */
+ * Between two slices the loop serves transports and timers. Other clients' requests wait. After busy-reply-threshold they are
+ * refused as BUSY, except those that can end the script, such as SCRIPT KILL. */
 #ifndef REPLAY_SERVER_EXCLUSIVE_H
 #define REPLAY_SERVER_EXCLUSIVE_H
 

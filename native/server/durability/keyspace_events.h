@@ -1,5 +1,5 @@
-/* keyspace_events: what follows from changes of keys, whoever made them: waiting clients, watched keys, what is written
- * down. */
+/* keyspace_events: a key has changed, whoever changed it: clients that wait for it are served, watches of it are broken, and
+ * the change is written down. */
 #ifndef REPLAY_SERVER_KEYSPACE_EVENTS_H
 #define REPLAY_SERVER_KEYSPACE_EVENTS_H
 

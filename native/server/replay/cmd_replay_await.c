@@ -1,5 +1,5 @@
-/* cmd_replay_await: REPLAY.AWAIT: who starts learners, or looks at what has come, waits for it instead of asking again and
- * again. Nothing is sampled by it. */
+/* cmd_replay_await: REPLAY.AWAIT waits until a table has so many items, or more than there were. A program that starts
+ * learners need not ask again and again. Nothing is sampled. */
 #include <inttypes.h>
 
 #include "server/core/client.h"

@@ -1,4 +1,4 @@
-/* acl_channels: subscribers whose user has lost the right to their channels. */
+/* acl_channels: closes subscribers whose user has lost the right to their channels. */
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/redis/acl/acl.h"

@@ -1,4 +1,4 @@
-/* acl_log: what was refused to whom, the latest first; what repeats soon is counted, not repeated. */
+/* acl_log: refused requests, the latest first. One that is soon repeated is counted, not listed again. */
 #include <string.h>
 
 #include "base/log.h"

@@ -1,4 +1,4 @@
-/* script_heap: where Lua's values live: memory, of which scripts have so much and no more, and strings.
+/* script_heap: the memory of Lua's values, which has a limit, and the table of Lua's strings.
  *
  * Lua keeps each string once, in a table of chains. Lua 5.1's own hash looks at every (length / 32 + 1)-th byte: strings of
  * 32 bytes and more that differ in the bytes between share a chain, and n documents that differ in a number take n² steps.

@@ -1,5 +1,5 @@
-/* script_state: the Lua state that scripts run in: what of Lua they may use, none of which they can change for others,
- * and how much memory. */
+/* script_state: the Lua state that scripts run in. They may use some of Lua, change none of it for others, and take so much
+ * memory. */
 #ifdef REPLAY_LUA
 
 #include "server/core/server.h"
