@@ -14,6 +14,7 @@
 
 #include <rte_mbuf.h>
 
+#include "net/round_robin.h"
 #include "net/sockets.h"
 
 struct fstack_connection {
@@ -21,6 +22,7 @@ struct fstack_connection {
     uint8_t *moved;                 /* received before what the socket still holds; NULL: nothing */
     size_t moved_bytes, moved_read; /* of it, those that the server has */
     struct fstack_connection *next_moved, *previous_moved;
+    struct round_robin_member turn; /* in the line of those with much to write: see sending.h */
 };
 
 struct relief {

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <net/if.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -21,6 +22,7 @@
 #include "net/fstack/calls.h"
 #include "net/fstack/configuration.h"
 #include "net/fstack/relief.h"
+#include "net/fstack/sending.h"
 #include "net/fstack/start.h"
 #include "net/fstack/wraps.h"
 #include "net/sockets.h"
@@ -43,6 +45,7 @@ struct fstack_transport {
     void *step_context;
     uint64_t due_us;            /* when step wants to be called */
     struct relief relief;
+    struct sending sending;
     uint64_t look_us;           /* when it looks again */
     bool stopping;
     uint16_t port;
@@ -89,6 +92,7 @@ static int turn(void *context) {
         transport->look_us = now_us + LOOK_US;
     }
     transport->count.polls++;
+    handled += sending_serve(&transport->sending);
     if (handled > 0 || now_us >= transport->due_us) {
         uint64_t wait_us = transport->step(transport->step_context);
         transport->due_us = wait_us == UINT64_MAX ? CLOCK_NEVER : now_us + wait_us;
@@ -109,8 +113,27 @@ static ssize_t fstack_readv(struct connection *connection, const struct iovec *v
     return relief_readv(&transport->relief, (struct fstack_connection *)connection, vectors, count);
 }
 
+static ssize_t fstack_writev(struct connection *connection, const struct iovec *vectors, int count) {
+    struct fstack_transport *transport = (struct fstack_transport *)connection->transport;
+    return sending_writev(&transport->sending, (struct fstack_connection *)connection, vectors, count);
+}
+
+/* Who stands in line is told in its turn that it may write. */
+static void ready(struct sockets *sockets, struct descriptor *descriptor, uint32_t events) {
+    const struct fstack_connection *connection =
+        (struct fstack_connection *)((char *)descriptor - offsetof(struct fstack_connection, socket.descriptor));
+    if (connection->turn.waits) events &= ~(uint32_t)EPOLLOUT;
+    sockets_connection_ready(sockets, descriptor, events);
+}
+
+static bool begin_connection(struct socket_connection *connection) {
+    connection->descriptor.ready = ready;
+    return true;
+}
+
 static void forget(struct socket_connection *connection) {
     struct fstack_transport *transport = (struct fstack_transport *)connection->base.transport;
+    sending_forget(&transport->sending, (struct fstack_connection *)connection);
     relief_forget(&transport->relief, (struct fstack_connection *)connection);
 }
 
@@ -223,6 +246,8 @@ static void fstack_describe(struct transport *base, struct text *out) {
     line(out, "moved_bytes", transport->relief.moved_bytes);
     line(out, "connections_refused", transport->relief.closed_connections);
     line(out, "busy_us", (uint64_t)((double)transport->count.busy_ticks * 1e6 / (double)rte_get_tsc_hz()));
+    line(out, "senders_waiting_most", transport->sending.line.waiting_most);
+    line(out, "sender_gap_bytes_most", transport->sending.line.gap_most_bytes);
     line(out, "retransmissions", counter("net.inet.tcp.stats", TCP_RETRANSMITTED, TCP_COUNTERS));
 }
 
@@ -243,7 +268,7 @@ static const struct transport_operations fstack_operations = {
     .stop_listening = sockets_stop_listening,
     .free = fstack_free,
     .readv = fstack_readv,
-    .writev = sockets_writev,
+    .writev = fstack_writev,
     .want_read = sockets_want_read,
     .want_write = sockets_want_write,
     .close = sockets_close_connection,
@@ -364,6 +389,7 @@ struct transport *transport_fstack_new(const struct transport_settings *settings
         .calls = &fstack_calls,
         .keepalive_s = SOCKETS_KEEPALIVE_S,
         .connection_bytes = sizeof(struct fstack_connection),
+        .begin = begin_connection,
         .forget = forget,
     };
     int started = settings->fstack_config[0] != '\0' ? start_on_file(transport, settings, &network, error)
@@ -373,6 +399,7 @@ struct transport *transport_fstack_new(const struct transport_settings *settings
         memory_free(transport);
         return NULL;
     }
+    sending_open(&transport->sending);
     begin(transport);
     return &transport->sockets.base;
 }
