@@ -33,6 +33,10 @@
 #define LIMIT_PINNED_US 10000000u
 #define LIMIT_PINS_LACKED_US 5000000u /* how long that counts as being so */
 
+/* Changed keys of which tracking clients have still to be told: with more they are told that everything has changed. */
+#define LIMIT_TRACKING_CHANGED 100000u
+#define LIMIT_TRACKING_KEYS 1000000 /* tracking-table-max-keys */
+
 /* memory shared with clients of this host; committed as it is used */
 #define LIMIT_SHARED_BYTES (1ll << 30)
 #define LIMIT_SHARED_CLIENT_BYTES (256ll << 20)
@@ -56,6 +60,7 @@
 #define LIMIT_TURN_WORK_LEAST_US 100u /* of it, however late it is */
 #define LIMIT_MAKE_ROOM_US 500u /* letting keys go before one command */
 #define LIMIT_TURN_EXCLUSIVE_US 800u /* one slice of a script or a transaction */
+#define LIMIT_TURN_TRACKING_US 500u /* telling clients that keys have changed of which they keep copies */
 #define LIMIT_TURN_WAKE_US 500u /* retries of blocked clients */
 
 /* stopping */

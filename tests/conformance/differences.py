@@ -32,10 +32,10 @@ DIFFERENCES: dict[str, str] = {
     "acl|list": "Single commands of a user come in alphabetical order.",
     "acl|log": "Entries of scripts do not name the connection.",
     "client|list": "`fd` is -1; `lib-name` and `lib-ver` of later versions are there.",
-    "client|tracking": "`ON` is refused: there is no client-side caching.",
+    "client|tracking": "A prefix that overlaps with another of the same command is refused, and changes nothing. "
+    "`SWAPDB` tells that all keys have changed, as a flush does. With many changes at once one may be told so too.",
     "client|kill": "A transaction that ends its own connection is answered first.",
     "client|pause": "Keys still end meanwhile. More than 292 years are refused.",
-    "client|caching": "Refused, as tracking is not on.",
     "command|docs": "No `arguments` and no `complexity`.",
     "config|rewrite": "Writes what CONFIG SET has changed into the TOML file of `serve`; without one as in Redis.",
     "config|set": "Settings that tune what does not exist here are checked and kept, [without "
@@ -43,8 +43,8 @@ DIFFERENCES: dict[str, str] = {
     "debug": "Off unless `enable-debug-command` says otherwise, as in Redis. `RELOAD` saves and loads again, without "
     "options; it and `LOADAOF` leave weights and gradients as they are. `DIGEST` and `DIGEST-VALUE` have their own "
     "bytes. `SLEEP` keeps only its own client waiting, outside transactions and scripts. "
-    "`QUICKLIST-PACKED-THRESHOLD`, `REPLYBUFFER` and `CHANGE-REPL-ID` check their arguments and change nothing. "
-    "Subcommands about memory and processes are not there.",
+    "`QUICKLIST-PACKED-THRESHOLD`, `REPLYBUFFER`, `PAUSE-CRON` and `CHANGE-REPL-ID` check their arguments and change "
+    "nothing. Subcommands about memory and processes are not there.",
     "function|flush": "There are no functions: accepted; `FUNCTION LIST` and `STATS` are empty.",
     "module|list": "Empty: no module can be loaded.",
     "latency|doctor": "Its own words.",

@@ -120,6 +120,7 @@ static const char *const server_lines[] = {
     "ping [$value]",
     "echo $value",
     "client caching (yes|no)",
+    "client caching yes",
     "client getname",
     "client getredir",
     "client help",
@@ -136,6 +137,10 @@ static const char *const server_lines[] = {
     "client setinfo (lib-name|lib-ver) (x|1.2|a b)",
     "client setname (x|y|)",
     "client tracking (on|off) [BCAST] [PREFIX $any] [REDIRECT $number] [OPTIN|OPTOUT] [NOLOOP]",
+    "client tracking on",
+    "client tracking on OPTIN",
+    "client tracking on BCAST",
+    "client tracking off",
     "client tracking off",
     "client trackinginfo",
     "client unblock $number [TIMEOUT|ERROR]",
@@ -409,7 +414,7 @@ static const struct exempt {
     {"asking", "needs a cluster", true},
     {"readonly", "needs a cluster", true},
     {"readwrite", "needs a cluster", true},
-    {"client|caching", "needs tracking, which is refused", true},
+    {"client|caching", "needs tracking with OPTIN or OPTOUT just before", true},
     {"script|kill", "needs a script that runs for long", true},
 };
 

@@ -280,7 +280,7 @@ static void run_own(const char *line) {
 
 /* With nobody there nothing is held for anybody. */
 static void check_nobody_holds_anything(void) {
-    CHECK(server->blocked_clients == 0 && server->deadlines.count == 0 && server->writers == 0);
+    CHECK(server->blocked_clients == 0 && server->deadlines.count == 0 && server->clients.writers == 0);
     CHECK(server->replay->shares.bytes == 0 && server->replay->shares.leases == 0 &&
           server->replay->shares.arenas == 0);
     CHECK(server->output_pool.inline_bytes == 0 && server->admin->monitors.count == 0);

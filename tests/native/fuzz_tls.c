@@ -353,7 +353,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         turn(1);
         if (round > 1000) usleep(100);
     }
-    CHECK(server->output_pool.inline_bytes == 0 && server->writers == 0);
+    CHECK(server->output_pool.inline_bytes == 0 && server->clients.writers == 0);
     server_free(server);
     CHECK(memory_used_bytes() == before);
     return 0;

@@ -75,11 +75,11 @@ static void a_turn_writes_no_more_for_many_readers_than_for_one(void) {
     }
     settle();
     for (int i = 0; i < LEARNERS; i++) {
-        CHECK(server->writers == LEARNERS && received_bytes(learners[i]) == 1000);
+        CHECK(server->clients.writers == LEARNERS && received_bytes(learners[i]) == 1000);
         memory_peer_open_window(learners[i], SIZE_MAX);
     }
     int turns = 0;
-    for (; server->writers > 0; turns++) {
+    for (; server->clients.writers > 0; turns++) {
         size_t before = 0, least = SIZE_MAX, most = 0;
         for (int i = 0; i < LEARNERS; i++) before += received_bytes(learners[i]);
         say(other, "PING\r\n");
@@ -93,7 +93,7 @@ static void a_turn_writes_no_more_for_many_readers_than_for_one(void) {
             most = bytes > most ? bytes : most;
         }
         CHECK(after - before <= LIMIT_TURN_WRITE_BYTES + LEARNERS * ITEM);
-        CHECK(server->writers < LEARNERS || most - least <= LIMIT_TURN_WRITE_BYTES / LEARNERS);
+        CHECK(server->clients.writers < LEARNERS || most - least <= LIMIT_TURN_WRITE_BYTES / LEARNERS);
     }
     CHECK(turns >= (int)(LEARNERS * 1000 / (LIMIT_TURN_WRITE_BYTES / ITEM)));
     for (int i = 0; i < LEARNERS; i++) CHECK(received_bytes(learners[i]) > 1000 * ITEM);

@@ -16,6 +16,7 @@
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/pubsub/pubsub.h"
 #include "server/redis/redis_part.h"
+#include "server/redis/tracking/tracking.h"
 #include "server/redis/transaction/transaction.h"
 
 /* ---- one line for each client ------------------------------------------------------------------------ */
@@ -25,6 +26,9 @@ static void flag_letters(const struct client *client, char letters[16]) {
     if (client->is_monitor) *next++ = 'O';
     if (pubsub_is_subscriber(client)) *next++ = 'P';
     if (client->transaction) *next++ = 'x';
+    if (client->tracker) *next++ = 't';
+    if (client->tracker && client->tracker->redirect_is_broken) *next++ = 'R';
+    if (client->tracker && client->tracker->mode == TRACKING_BROADCAST) *next++ = 'B';
     if (client->blocked) *next++ = 'b';
     if (client->close_after_reply) *next++ = 'c';
     if (client->connection->is_unix) *next++ = 'U';
@@ -62,10 +66,11 @@ void client_describe(struct text *out, const struct client *client) {
                 pubsub_count(client, PUBSUB_CHANNEL), pubsub_count(client, PUBSUB_PATTERN),
                 pubsub_count(client, PUBSUB_SHARD), transaction_count(client));
     buffers_describe(out, client);
-    text_append(out, " events=%s%s cmd=%s user=%s redir=-1 resp=%d lib-name=%s lib-ver=%s\n",
+    text_append(out, " events=%s%s cmd=%s user=%s redir=%" PRId64 " resp=%d lib-name=%s lib-ver=%s\n",
                 client->reading ? "r" : "", client->writing ? "w" : "",
                 client->command ? client->command->name : "NULL", client->user ? client->user->name : "default",
-                client->resp, client->library_name, client->library_version);
+                client->tracker ? (int64_t)client->tracker->redirect : -1, client->resp, client->library_name,
+                client->library_version);
 }
 
 /* ---- which clients ----------------------------------------------------------------------------------- */
@@ -318,9 +323,9 @@ static const struct command subcommands[] = {
      "Takes the name and the version of the client's library."},
     {"client|setname", client_setname, 3, ASK, &group_connection, "Names the connection.", "2.6.9"},
     {"client|tracking", client_tracking, -3, ASK, &group_connection,
-     "Refused: the server does not track what clients cache.", "6.0.0"},
-    {"client|trackinginfo", client_trackinginfo, 2, ASK, &group_connection,
-     "Tells what is tracked for the connection: nothing.", "6.2.0"},
+     "Has the client told of changes of the keys that it keeps copies of.", "6.0.0"},
+    {"client|trackinginfo", client_trackinginfo, 2, ASK, &group_connection, "Tells what is tracked for the connection.",
+     "6.2.0"},
     {"client|unblock", client_unblock_other, -3, RULE, &group_connection, "Ends the wait of a blocked client.",
      "5.0.0"},
     {"client|unpause", client_unpause, 2, RULE, &group_connection, "Ends CLIENT PAUSE.", "6.2.0"},

@@ -77,37 +77,6 @@ void client_setname(struct client *client) {
     if (client_set_name(client, &client->argv[2])) reply_status(client, "OK");
 }
 
-void client_getredir(struct client *client) {
-    reply_integer(client, -1); /* no tracking */
-}
-
-void client_caching(struct client *client) {
-    reply_error(client,
-                "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode "
-                "enabled");
-}
-
-/* Off it is already. On is refused in plain words: a client that believed it would serve stale values. */
-void client_tracking(struct client *client) {
-    if (argument_is(&client->argv[2], "off") && client->argc == 3)
-        reply_status(client, "OK");
-    else if (argument_is(&client->argv[2], "on"))
-        reply_error(client, "ERR this server does not track the keys that clients cache: go without CLIENT TRACKING");
-    else
-        reply_syntax_error(client);
-}
-
-void client_trackinginfo(struct client *client) {
-    reply_map(client, 3);
-    reply_bulk_string(client, "flags");
-    reply_set(client, 1);
-    reply_bulk_string(client, "off");
-    reply_bulk_string(client, "redirect");
-    reply_integer(client, -1);
-    reply_bulk_string(client, "prefixes");
-    reply_array(client, 0);
-}
-
 void client_no_evict(struct client *client) {
     set_flag(client, &client->no_evict);
 }
@@ -134,7 +103,7 @@ void client_help(struct client *client) {
         "LIST [options ...]",
         "    Return information about client connections. Options: TYPE, ID.",
         "CACHING (YES|NO)",
-        "    Refused: nothing is tracked.",
+        "    Have the keys of the next command tracked, or not, with OPTIN or OPTOUT.",
         "NO-EVICT (ON|OFF)",
         "    Accepted; clients are never evicted.",
         "NO-TOUCH (ON|OFF)",
@@ -147,10 +116,10 @@ void client_help(struct client *client) {
         "    Set client attributes. Options are: LIB-NAME, LIB-VER.",
         "SETNAME <name>",
         "    Assign the name <name> to the current connection.",
-        "TRACKING (ON|OFF) [...]",
-        "    ON is refused: the server does not track what clients cache.",
+        "TRACKING (ON|OFF) [REDIRECT <id>] [BCAST] [PREFIX <prefix> [...]] [OPTIN] [OPTOUT] [NOLOOP]",
+        "    Tell this connection, or another one, of changes of the keys that it has read.",
         "TRACKINGINFO",
-        "    Tell that nothing is tracked.",
+        "    Tell what is tracked for the current connection.",
         "UNBLOCK <clientid> [TIMEOUT|ERROR]",
         "    Unblock the specified blocked client.",
         "UNPAUSE",

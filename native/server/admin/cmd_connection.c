@@ -9,6 +9,7 @@
 #include "server/redis/acl/acl.h"
 #include "server/redis/pubsub/pubsub.h"
 #include "server/redis/redis_part.h"
+#include "server/redis/tracking/tracking.h"
 #include "server/redis/transaction/transaction.h"
 
 static bool log_in(struct client *client, const struct resp_argument *user, const struct resp_argument *password) {
@@ -166,6 +167,7 @@ static void reset_command(struct client *client) {
     pubsub_client_gone(client);
     monitor_client_gone(client);
     transaction_discard(client);
+    tracking_end(client);
     client->database = 0;
     client->resp = 2;
     client->reply_mode = CLIENT_REPLY_ON;

@@ -11,6 +11,8 @@
 #include "base/memory.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
+#include "server/redis/redis_part.h"
+#include "server/redis/tracking/tracking.h"
 #include "store/store.h"
 
 void info_more_server(const struct server *server, struct text *out) {
@@ -30,9 +32,9 @@ void info_more_clients(const struct server *server, struct text *out) {
     for (const struct client *client = server->clients.head; client; client = client->next)
         if (client->pending_length > most_input) most_input = client->pending_length;
     text_append(out,
-                "cluster_connections:0\r\nclient_recent_max_input_buffer:%zu\r\ntracking_clients:0\r\n"
+                "cluster_connections:0\r\nclient_recent_max_input_buffer:%zu\r\ntracking_clients:%" PRIu64 "\r\n"
                 "clients_in_timeout_table:%u\r\n",
-                most_input, server->deadlines.count);
+                most_input, dict_count(&server->redis->tracking->trackers), server->deadlines.count);
 }
 
 static size_t system_bytes(void) {
@@ -77,6 +79,13 @@ void info_more_memory(const struct server *server, struct text *out) {
                 clients, server->store->discarded_count, server->store->freed_in_slices);
 }
 
+static void tracking_describe(const struct tracking *tracking, struct text *out) {
+    text_append(out,
+                "tracking_total_keys:%" PRIu64 "\r\ntracking_total_items:%" PRIu64
+                "\r\ntracking_total_prefixes:%" PRIu64 "\r\n",
+                dict_count(&tracking->keys), tracking->items, dict_count(&tracking->prefixes));
+}
+
 void info_more_stats(const struct client *client, struct text *out) {
     const struct server *server = client->server;
     /* No threads move bytes of clients, and buffers of replies change no size: they come in pieces. */
@@ -96,8 +105,8 @@ void info_more_stats(const struct client *client, struct text *out) {
                 "latest_fork_usec:0\r\ntotal_forks:0\r\nmigrate_cached_sockets:0\r\nslave_expires_tracked_keys:0\r\n");
     text_append(out, "active_defrag_hits:0\r\nactive_defrag_misses:0\r\nactive_defrag_key_hits:0\r\n"
                      "active_defrag_key_misses:0\r\ntotal_active_defrag_time:0\r\ncurrent_active_defrag_time:0\r\n"
-                     "tracking_total_keys:0\r\ntracking_total_items:0\r\ntracking_total_prefixes:0\r\n"
                      "unexpected_error_replies:0\r\ndump_payload_sanitizations:0\r\n");
+    tracking_describe(server->redis->tracking, out);
 }
 
 void info_more_replication(const struct server *server, struct text *out) {

@@ -175,7 +175,7 @@ void client_closed(void *context, void *owner) {
     EACH_PART(client_left, client);
     forget_pending(client);
     output_clear(&client->output, &server->output_pool);
-    if (client->writing) server->writers--;
+    if (client->writing) server->clients.writers--;
     if (client->in_unsent) leave_list(&server->unsent_head, client, offsetof(struct client, unsent_next));
     if (client->in_ready) leave_list(&server->ready_head, client, offsetof(struct client, ready_next));
     resp_parser_free(&client->parser);
@@ -381,9 +381,9 @@ static void set_writing(struct client *client, bool on) {
     if (client->writing == on) return;
     client->writing = on;
     if (on)
-        client->server->writers++;
+        client->server->clients.writers++;
     else
-        client->server->writers--;
+        client->server->clients.writers--;
     client->output_us = client->server->now_us; /* from here on no progress is a stall */
     operations_of(client)->want_write(client->connection, on);
 }

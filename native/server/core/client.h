@@ -39,63 +39,65 @@ struct client {
     struct client_pubsub *pubsub; /* what it has subscribed to; NULL: never anything */
     struct watch *watches;      /* on keys (server/redis/transaction/watch.h) */
     bool watch_broken;          /* one of them has changed */
+    struct tracker *tracker; /* of the keys that it keeps copies of (server/redis/tracking/tracking.h); NULL: none */
+    bool is_tracking_target; /* others have their messages of tracking sent to it */
 
     /* the rest belongs to the server's core */
     struct connection *connection; /* NULL: the server's own client, for scripts and for loading */
     struct resp_parser parser;
-    size_t request_bytes;       /* of input: of the request that is being read, or that runs */
+    size_t request_bytes; /* of input: of the request that is being read, or that runs */
     struct command_entry *entry;
-    uint8_t *pending;           /* input read but not parsed yet: the client is blocked, or has had its turn */
+    uint8_t *pending; /* input read but not parsed yet: the client is blocked, or has had its turn */
     size_t pending_length, pending_at;
     struct output output;
     enum client_reply_mode reply_mode;
-    bool error_replied;         /* by the command that runs */
-    bool closing;               /* transport close was called; `closed` will free the client */
-    bool close_after_reply;     /* no further request is read */
-    bool input_ended;           /* the peer sends no more: finish what is here, then close */
-    bool hung_up;               /* it sends no more, but not all that it sent was read yet */
-    bool reading, writing;      /* what was asked of the transport */
+    bool error_replied; /* by the command that runs */
+    bool closing; /* transport close was called; `closed` will free the client */
+    bool close_after_reply; /* no further request is read */
+    bool input_ended; /* the peer sends no more: finish what is here, then close */
+    bool hung_up; /* it sends no more, but not all that it sent was read yet */
+    bool reading, writing; /* what was asked of the transport */
     bool in_ready, in_unsent;
-    bool held;                  /* replies wait until the append-only file has come to held_until */
+    bool held; /* replies wait until the append-only file has come to held_until */
     uint64_t held_until;
     struct client *held_next, *held_previous;
-    bool output_failed;         /* a reply could not be held whole (memory, limit): close */
+    bool output_failed; /* a reply could not be held whole (memory, limit): close */
     bool no_evict, no_touch;
-    bool is_monitor;            /* is told of every command (server/admin/monitor.h) */
-    uint32_t pinned_items;      /* of tables, by this client's replies in flight; counted by replay_reply.c */
-    uint64_t pinned_us;         /* when the last of them were: what came before is all but taken by then */
-    struct share *share;        /* memory shared with this client; NULL: none */
+    bool is_monitor; /* is told of every command (server/admin/monitor.h) */
+    uint32_t pinned_items; /* of tables, by this client's replies in flight; counted by replay_reply.c */
+    uint64_t pinned_us; /* when the last of them were: what came before is all but taken by then */
+    struct share *share; /* memory shared with this client; NULL: none */
     char nonce[CLIENT_NONCE_BYTES + 1]; /* told to it; "": none, or used up */
     struct replay_streams *streams; /* that this connection appends to */
     uint32_t stream_count;
-    const char *refusal;        /* error that awaits the request whose large argument was not kept */
+    const char *refusal; /* error that awaits the request whose large argument was not kept */
 
     /* waiting */
     bool blocked;
     struct wait_queue *queue;
     struct client *wait_next, *wait_previous;
     uint64_t deadline_us;
-    uint32_t deadline_index;    /* in the server's heap; UINT32_MAX: not there */
-    struct key_wait *key_wait;  /* the keys waited for; NULL: none */
+    uint32_t deadline_index; /* in the server's heap; UINT32_MAX: not there */
+    struct key_wait *key_wait; /* the keys waited for; NULL: none */
     void (*leave_wait)(struct client *client); /* of a wait that is in no queue; NULL: none */
     bool (*retry)(struct client *client);
     void (*expired)(struct client *client);
 
     struct request_times *timed; /* of the request that is; NULL: none */
     uint64_t timed_from_ns;
-    uint64_t timed_until_byte;   /* of output_bytes: the last of its reply; UINT64_MAX: that is not made yet */
+    uint64_t timed_until_byte; /* of output_bytes: the last of its reply; UINT64_MAX: that is not made yet */
 
     void *state;
     void (*drop)(struct client *client, void *state);
 
-    struct client *next, *previous;       /* all clients */
+    struct client *next, *previous; /* all clients */
     struct client *ready_next, *unsent_next;
 
     char *name;
     char library_name[64], library_version[64];
-    uint64_t created_us, active_us;       /* last request */
-    uint64_t input_us, output_us;         /* last progress in either direction */
-    uint64_t soft_limit_us;               /* since when too much output waits; 0: it does not */
+    uint64_t created_us, active_us; /* last request */
+    uint64_t input_us, output_us; /* last progress in either direction */
+    uint64_t soft_limit_us; /* since when too much output waits; 0: it does not */
     uint64_t input_bytes, output_bytes, commands;
 };
 
@@ -160,7 +162,7 @@ void client_expire(struct client *client);
 void client_interrupt(struct client *client, const char *error);
 /* Tries a blocked client again; true if it is no longer blocked. */
 bool client_retry(struct client *client);
-void client_use_limits(struct client *client);   /* after AUTH or CONFIG SET */
+void client_use_limits(struct client *client); /* after AUTH or CONFIG SET */
 size_t client_held_bytes(const struct client *client);
 
 #endif

@@ -123,6 +123,7 @@ static const struct setting settings[] = {
     FLAG("tls-prefer-server-ciphers", false, tls_prefer_server_ciphers),
     TEXT("tls-protocols", false, tls_protocols),
     FLAG("tls-session-caching", false, tls_session_caching),
+    NUMBER("tracking-table-max-keys", SETTING_NUMBER, true, tracking_table_max_keys, 0, INT64_MAX),
     TEXT("unixsocket", false, unixsocket),
     NUMBER("unixsocketperm", SETTING_OCTAL, false, unixsocketperm, 0, 0777),
     /* Without effect. */
@@ -192,6 +193,7 @@ void server_config_defaults(struct server_config *config) {
         .min_replicas_max_lag_s = 10,
         .kept = {KEPT_SETTINGS(KEPT_DEFAULT)},
         .slowlog_log_slower_than = 10000,
+        .tracking_table_max_keys = LIMIT_TRACKING_KEYS,
         .slowlog_max_len = 128,
         .max_request_bytes = LIMIT_REQUEST_BYTES,
         .max_bulk_bytes = LIMIT_BULK_BYTES,

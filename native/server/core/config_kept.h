@@ -65,7 +65,6 @@
     ROW("shutdown-timeout", NUMBER, shutdown_timeout, 10, 0, INT32_MAX)                               \
     ROW("stream-node-max-bytes", BYTES, stream_node_max_bytes, 4096, 0, INT64_MAX)                    \
     ROW("stream-node-max-entries", NUMBER, stream_node_max_entries, 100, 0, INT64_MAX)                \
-    ROW("tracking-table-max-keys", NUMBER, tracking_table_max_keys, 1000000, 0, INT64_MAX)            \
     ROW("zset-max-listpack-entries", NUMBER, zset_max_listpack_entries, 128, 0, INT64_MAX)            \
     ROW("zset-max-listpack-value", BYTES, zset_max_listpack_value, 64, 0, INT64_MAX)
 

@@ -181,9 +181,15 @@ void command_replied(struct client *client, bool changed) {
 
 void command_call(struct client *client, struct command_entry *entry) {
     struct server *server = client->server;
+    if (server->acting.tracking_is_due && !server->acting.client) upcalls.tracking_tell_readers(server);
     uint64_t began_ns = server->now_ns, changes = server->store->changes;
     client->error_replied = false;
+    const struct client *acting = server->acting.client;
+    if (!acting) server->acting.client = client;
     entry->command->handler(client);
+    bool reads = (entry->command->flags & COMMAND_READONLY) && entry->command->group->data == DATA_KEYS;
+    if (reads && server->acting.client->tracker) upcalls.tracking_read(server->acting.client);
+    server->acting.client = acting;
     bool changed = (entry->command->flags & COMMAND_WRITE) && server->store->changes != changes;
     command_replied(client, changed);
     count_call(client, entry, began_ns);
@@ -256,6 +262,7 @@ void client_request_done(struct client *client) {
     client->argv = NULL;
     if (client->closing) return;
     if (client->timed) request_timed_answered(client);
+    if (client->tracker) upcalls.tracking_request_done(client);
     resp_parser_next(&client->parser);
     client->request_bytes = 0;
     if (client->reply_mode == CLIENT_REPLY_SKIP_NEXT)

@@ -20,8 +20,11 @@ static void run_slice(struct server *server, bool first) {
     struct exclusive *exclusive = &server->exclusive;
     exclusive->until_us = clock_monotonic_us() + LIMIT_TURN_EXCLUSIVE_US;
     exclusive->inside = true;
+    const struct client *acting = server->acting.client;
+    server->acting.client = exclusive->client;
     uint64_t changes = server->store->changes;
     bool ended = first ? fiber_start(exclusive->fiber, run_body, exclusive) : fiber_resume(exclusive->fiber);
+    server->acting.client = acting;
     exclusive->inside = false;
     exclusive->on = !ended;
     /* It is taken down by its last slice, as one: what an earlier one had changed would be in no file. */

@@ -17,7 +17,7 @@ size_t fair_share_to_read(struct client *client) {
 
 /* Pieces as long as may be: each is a packet's work for the kernel, whatever its length. */
 size_t fair_share_to_write(const struct client *client) {
-    uint32_t writers = client->server->writers;
+    uint32_t writers = client->server->clients.writers;
     if (client->output.unsent_source_bytes > 0) return share_of(LIMIT_TURN_WRITE_BYTES, writers);
     size_t share = share_of(LIMIT_TURN_WRITE_BLOB_BYTES, writers);
     return share < LIMIT_TURN_WRITE_BYTES ? share : LIMIT_TURN_WRITE_BYTES;

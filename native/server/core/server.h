@@ -90,6 +90,7 @@ struct server_config {
     int64_t slowlog_log_slower_than, slowlog_max_len; /* µs, −1: none; how many are kept */
     int64_t hll_sparse_max_bytes;   /* a HyperLogLog that would take more becomes dense */
     int64_t notify_keyspace_events; /* of enum notify_class */
+    int64_t tracking_table_max_keys; /* 0: no limit */
     int64_t latency_monitor_threshold_ms; /* 0: nothing is kept for LATENCY */
     int64_t latency_tracking;       /* how long calls of commands take is counted */
     char latency_percentiles[256];  /* those that INFO tells, in percent, with blanks between them */
@@ -116,6 +117,7 @@ struct client_list {
     struct client *head, *tail;
     uint32_t count;
     uint64_t last_id;
+    uint32_t writers; /* whose output waits for room */
     struct client *sweep; /* where the next look for stalled clients begins */
     uint64_t next_sweep_us; /* and when */
 };
@@ -182,6 +184,13 @@ struct start {
     size_t heap_bytes; /* before there was anything to keep */
 };
 
+/* Who changes keys, and who has to be told of it. */
+struct acting {
+    const struct client
+        *client; /* on whose behalf commands run, a script's caller; NULL: nobody asked for what changes */
+    bool tracking_is_due; /* tracking clients have still to be told of keys that they have read */
+};
+
 struct server {
     struct server_config config;
     struct stats stats;
@@ -208,6 +217,7 @@ struct server {
     struct wait_queue *woken; /* queues to retry after the current command */
     bool retry_parts; /* clients that wait in no queue, as for keys, may be served now */
     uint32_t blocked_clients;
+    struct acting acting;
     struct exclusive exclusive; /* a script or a transaction that takes several turns */
     struct pause pause;         /* of clients' commands */
     struct slices slices;
@@ -225,7 +235,6 @@ struct server {
     uint64_t now_ns, now_us; /* monotonic, refreshed at each turn and after each command */
     struct unix_time unix_time;
     struct turn turn;
-    uint32_t writers; /* clients whose output waits for room */
     struct looks looks;
     struct ending ending;
     struct start start;

@@ -50,6 +50,16 @@ struct upcalls {
     /* The client's command has replied: tells subscribers of the keys that it changed. */
     void (*notify_command)(struct client *client);
 
+    /* ---- copies of keys that clients keep (redis/tracking) ---- */
+
+    /* The tracking client's command has read, itself or in its script: it is told when one of the keys that its arguments
+     * name changes. */
+    void (*tracking_read)(const struct client *client);
+    /* Tells tracking clients what has changed, before they are replied what is read now. */
+    void (*tracking_tell_readers)(struct server *server);
+    /* The tracking client's request is answered. */
+    void (*tracking_request_done)(struct client *client);
+
     /* ---- what is written down (durability) ---- */
 
     /* Why nothing may be written to the store now, for want of a file that takes it down; NULL: it may. `text` has room for

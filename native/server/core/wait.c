@@ -142,9 +142,14 @@ static void resume(struct client *client) {
 bool client_retry(struct client *client) {
     assert(client->blocked && client->retry);
     const struct wait_queue *queue = client->queue;
-    uint64_t changes = client->server->store->changes;
-    if (!client->retry(client)) return false;
-    bool changed = client->server->store->changes != changes;
+    struct server *server = client->server;
+    uint64_t changes = server->store->changes;
+    const struct client *acting = server->acting.client;
+    server->acting.client = client;
+    bool replied = client->retry(client);
+    server->acting.client = acting;
+    if (!replied) return false;
+    bool changed = server->store->changes != changes;
     command_replied(client, changed);
     if (client->blocked && client->queue != queue) return true; /* it waits for something else now */
     if (client->blocked)

@@ -8,6 +8,7 @@
 #include "server/redis/keys/key_wait.h"
 #include "server/redis/pubsub/notify.h"
 #include "server/redis/redis_part.h"
+#include "server/redis/tracking/tracking.h"
 #include "server/redis/transaction/watch.h"
 #include "store/store.h"
 
@@ -23,6 +24,7 @@ static void changed(void *context, unsigned database, const uint8_t *key, size_t
     store_cut_changed(cut_of(context), database, key, length);
     key_wait_changed(context, database, key, length);
     watch_changed(context, database, key, length);
+    tracking_changed(context, database, key, length);
     struct server *server = context;
     if (server->redis->notify.flags) notify_changed(server, database, key, length);
 }
@@ -44,12 +46,14 @@ static void evicted(void *context, unsigned database, const uint8_t *key, size_t
 static void will_flush(void *context, unsigned database) {
     store_cut_will_flush(cut_of(context), database);
     watch_will_flush(context, database);
+    tracking_flushed(context);
 }
 
 static void will_exchange(void *context, unsigned first, unsigned second) {
     store_cut_will_swap(cut_of(context), first, second);
     watch_will_flush(context, first);
     watch_will_flush(context, second);
+    tracking_flushed(context);
 }
 
 void keyspace_listen(struct server *server) {

@@ -10,6 +10,7 @@
 #include "server/redis/pubsub/notify.h"
 #include "server/redis/pubsub/pubsub.h"
 #include "server/redis/redis_part.h"
+#include "server/redis/tracking/tracking.h"
 #include "server/redis/transaction/transaction.h"
 #include "server/replay/replay_part.h"
 
@@ -29,6 +30,9 @@ const struct upcalls upcalls = {
     .transaction_flags = transaction_flags,
     .transaction_bytes = transaction_bytes,
     .pubsub_is_subscriber = pubsub_is_subscriber,
+    .tracking_read = tracking_read,
+    .tracking_request_done = tracking_request_done,
+    .tracking_tell_readers = tracking_tell_readers,
     .notify_command = notify_command,
     .durability_refuses_writes = durability_refuses_writes,
     .durability_holds = durability_holds,

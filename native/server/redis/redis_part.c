@@ -9,6 +9,7 @@
 #include "server/redis/pubsub/pubsub.h"
 #include "server/redis/redis_rows.h"
 #include "server/redis/script/scripts.h"
+#include "server/redis/tracking/tracking.h"
 #include "server/redis/transaction/transaction.h"
 #include "server/redis/transaction/watch.h"
 
@@ -17,7 +18,8 @@ static bool create(struct server *server) {
     if (!part) return false;
     part->acl = acl_new(server);
     part->pubsub = pubsub_new();
-    return part->acl && part->pubsub;
+    part->tracking = tracking_new();
+    return part->acl && part->pubsub && part->tracking;
 }
 
 static void free_part(struct server *server) {
@@ -26,6 +28,7 @@ static void free_part(struct server *server) {
     scripts_free(server);
     watch_free(server);
     key_waits_free(server);
+    tracking_free(part->tracking);
     pubsub_free(part->pubsub);
     acl_free(part->acl);
     notify_free(&part->notify);
@@ -35,11 +38,13 @@ static void free_part(struct server *server) {
 static void configure(struct server *server) {
     server->redis->notify.flags = (int)server->config.notify_keyspace_events;
     acl_follow_config(server->redis->acl);
+    tracking_configure(server);
 }
 
 static void client_left(struct client *client) {
     transaction_discard(client);
     pubsub_client_gone(client);
+    tracking_client_left(client);
 }
 
 /* Functions are not there, and take nothing. */
@@ -71,6 +76,7 @@ static void pubsub_info(const struct client *client, struct text *out) {
 
 static const struct info_section info[] = {
     {"memory", 43, scripts_info}, {"stats", 63, pubsub_info}, {"keyspace", 180, keyspace_info}, {0}};
+static const struct long_task tasks[] = {{tracking_tidy}, {.run = NULL}};
 
 static const struct command *const commands[] = {commands_acl,         commands_bits,
                                                  commands_database,    commands_generic,
@@ -89,7 +95,9 @@ static const struct command *const commands[] = {commands_acl,         commands_
 const struct subsystem redis_part = {
     .name = "redis",
     .commands = commands,
+    .tasks = tasks,
     .info = info,
+    .before_write = tracking_send,
     .create = create,
     .free = free_part,
     .configure = configure,

@@ -9,11 +9,13 @@ struct acl;
 struct key_waits;
 struct pubsub;
 struct scripts;
+struct tracking;
 struct watched_keys;
 
 struct redis_part {
     struct acl *acl;
     struct pubsub *pubsub;
+    struct tracking *tracking;
     struct key_waits *key_waits;       /* clients that wait for keys; NULL: there was none yet */
     struct scripts *scripts;           /* NULL: none were yet */
     struct watched_keys *watched_keys; /* NULL: none were yet */
