@@ -84,3 +84,12 @@ def test_an_updater_counts(held, items):
     assert updater.applied == 9
     with pytest.raises(rs.PriorityError):
         updater.update_priorities(ids, [-1.0, 1.0, 1.0])
+
+
+def test_whether_columns_can_be_written_to_is_the_callers_choice(held, items):
+    held.add(items(1, 2, 3))
+    for options, expected in (({}, True), ({"writable": True}, True), ({"writable": False}, False)):
+        assert held.sample(8, **options).data["x"].flags.writeable == expected
+    for options, expected in (({}, False), ({"writable": True}, True)):
+        with held.sampler(8, **options) as batches:
+            assert next(batches).data["x"].flags.writeable == expected
