@@ -28,6 +28,7 @@ COLUMN_DTYPES = (
 )  # fmt: skip
 MAX_WIDTH = 65_535
 """Bytes of one value of fixed-length bytes: S1 to S65535."""
+_BITS: np.dtype[Any] = np.dtype(np.uint16, metadata={"bfloat16": True})  # uint16 in all but this
 _EXPECTED = f"{', '.join(COLUMN_DTYPES)}, or fixed-length bytes such as S16"
 
 
@@ -66,8 +67,13 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     try:
         import ml_dtypes  # pyright: ignore[reportMissingImports]
     except ImportError:
-        return np.dtype(np.uint16)
+        return _BITS
     return np.dtype(ml_dtypes.bfloat16)
+
+
+def is_bfloat16(dtype: np.dtype[Any]) -> bool:
+    """Whether an array of a column holds bfloat16, with ml_dtypes or without: its bits know of it then."""
+    return dtype.name == "bfloat16" or "bfloat16" in (dtype.metadata or ())
 
 
 def bits_of_tensor(value: Any) -> np.ndarray | None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from .batch import Batch
 from .errors import TableClosed
+from .ragged import Ragged
 from .sampler import Sampler
 from .staying import Staying
 from .tree import leaves_of, mapped
@@ -28,7 +29,8 @@ class JaxBatch:
     """A `replay_server.Batch` of JAX arrays.
 
     Attributes:
-        data: as in `Batch`, with JAX arrays (N, *column.shape).
+        data: as in `Batch`, with JAX arrays (N, *column.shape); a ragged column is a `replay_server.Ragged` whose
+            `values` and `offsets` are JAX arrays.
         weights: float32 (N,), a JAX array.
         ids: uint64 (N,), a NumPy array, to hand back to `update_priorities`; JAX has no 64 bits unless asked for.
         probabilities: float64 (N,), a NumPy array, for the same reason.
@@ -54,7 +56,9 @@ def to_jax(batch: Batch, device: Any = None) -> JaxBatch:
     JAX turns columns of 64 bits into 32 unless `jax_enable_x64` is set.
     """
 
-    def array(values: np.ndarray) -> Any:
+    def array(values: Any) -> Any:
+        if isinstance(values, Ragged):
+            return Ragged(array(values.values), array(values.offsets))
         return _array(values, device)
 
     return JaxBatch(mapped(batch.data, array), array(batch.weights), batch.ids, batch.probabilities)

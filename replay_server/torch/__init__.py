@@ -10,6 +10,7 @@ from .dataset import IterableDataset
 from .device_batches import DeviceBatch, DeviceBatches, host_arrays, on_cpu, tensor_over
 from .host_copy import HostCopy
 from .priorities import PriorityUpdates
+from .ragged import RaggedTensor
 from .sampler import TensorSampler, sampler
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "HostCopy",
     "IterableDataset",
     "PriorityUpdates",
+    "RaggedTensor",
     "TensorSampler",
     "host_arrays",
     "on_cpu",

@@ -20,8 +20,11 @@ import torch
 from torch import Tensor
 
 from ..batch import Batch
+from ..dtypes import is_bfloat16
+from ..ragged import Ragged
 from ..shared_memory import Arena
 from ..tree import leaves_of, mapped
+from .ragged import RaggedTensor
 
 HELD = 2
 """Batches whose arrays are held at most, for copies that may not have ended: a sampler's pool has as many to spare."""
@@ -34,8 +37,9 @@ class DeviceBatch:
     """A `replay_server.Batch` on a device.
 
     Attributes:
-        data: as in `Batch`, with a tensor (N, *column.shape) on the device in the place of each array. On the CPU they
-            lie over the batch's own arrays, which may be read-only: then they must not be written to.
+        data: as in `Batch`, with a tensor (N, *column.shape) on the device in the place of each array, and a
+            `RaggedTensor` in that of a ragged column. On the CPU they lie over the batch's own arrays, which may be
+            read-only: then they must not be written to.
         weights: float32 (N,), on the device.
         ids: uint64 (N,), a NumPy array, to hand back to `update_priorities`.
         probabilities: float64 (N,), a NumPy array.
@@ -50,7 +54,7 @@ class DeviceBatch:
         return len(self.ids)
 
     @property
-    def columns(self) -> dict[str, Tensor]:
+    def columns(self) -> dict[str, Any]:
         """`data` by path, such as "obs/image"."""
         return leaves_of(self.data)
 
@@ -63,12 +67,27 @@ class DeviceBatch:
         return self._each(Tensor.pin_memory)
 
     def _each(self, function: Callable[[Tensor], Tensor]) -> DeviceBatch:
-        return replace(self, data=mapped(self.data, function), weights=function(self.weights))
+        data = mapped(self.data, lambda column: _with_tensors(column, function))
+        return replace(self, data=data, weights=function(self.weights))
+
+
+def _column_over(column: np.ndarray | Ragged) -> Tensor | RaggedTensor:
+    if isinstance(column, Ragged):
+        return RaggedTensor(tensor_over(column.values), tensor_over(column.offsets))
+    return tensor_over(column)
+
+
+def _with_tensors(column: Tensor | RaggedTensor, function: Callable[[Tensor], Tensor]) -> Tensor | RaggedTensor:
+    return column.each(function) if isinstance(column, RaggedTensor) else function(column)
+
+
+def _tensors_of(column: Tensor | RaggedTensor) -> tuple[Tensor, ...]:
+    return (column.values, column.offsets) if isinstance(column, RaggedTensor) else (column,)
 
 
 def on_cpu(batch: Batch) -> DeviceBatch:
     """A batch as tensors over its own arrays; nothing is copied."""
-    return DeviceBatch(mapped(batch.data, tensor_over), tensor_over(batch.weights), batch.ids, batch.probabilities)
+    return DeviceBatch(mapped(batch.data, _column_over), tensor_over(batch.weights), batch.ids, batch.probabilities)
 
 
 class DeviceBatches:
@@ -102,7 +121,7 @@ class DeviceBatches:
             self._let_go(0)  # one may have to go from which copies are under way
             self._pinned.add(batch.lease.arena)
         with self._streams.stream(self._copying):
-            data = mapped(batch.data, self._copied)
+            data = mapped(batch.data, lambda column: _with_tensors(_column_over(column), self._moved))
             copied = DeviceBatch(data, self._copied(batch.weights), batch.ids.copy(), batch.probabilities.copy())
             done = self._streams.Event()
             done.record(self._copying)
@@ -110,12 +129,16 @@ class DeviceBatches:
         working = self._streams.current_stream(self._device)
         working.wait_event(done)
         if self._device.type == "cuda":
-            for tensor in (copied.weights, *copied.columns.values()):
-                tensor.record_stream(working)  # its memory is used again only after what is launched there by then
+            for column in (copied.weights, *copied.columns.values()):
+                for tensor in _tensors_of(column):
+                    tensor.record_stream(working)  # its memory is used again only after what is launched there by then
         return copied
 
     def _copied(self, array: np.ndarray) -> Tensor:
-        return tensor_over(array).to(self._device, non_blocking=True)
+        return self._moved(tensor_over(array))
+
+    def _moved(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self._device, non_blocking=True)
 
     def _let_go(self, keep: int) -> None:
         """Drops the batches whose copies are done; waits for the oldest where there are more than `keep`."""
@@ -189,7 +212,9 @@ def host_arrays(device: torch.device) -> Callable[[tuple[int, ...], Any], np.nda
 
 
 def pinned_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An uninitialised array in pinned memory; in plain memory where torch has no such dtype."""
+    """An uninitialised array in pinned memory; in plain memory where torch has no such dtype, or only as bits."""
+    if is_bfloat16(np.dtype(dtype)):
+        return np.empty(shape, dtype)
     try:
         like = torch.from_numpy(np.empty(0, dtype))
     except TypeError:
@@ -200,9 +225,9 @@ def pinned_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 def tensor_over(array: np.ndarray) -> Tensor:
     """A tensor over the array's memory; over shared memory, which is read-only, one that must not be written to.
 
-    bfloat16, which NumPy has by ml_dtypes, becomes torch's own.
+    Columns of bfloat16 become torch's own.
     """
-    if array.dtype.name == "bfloat16":
+    if is_bfloat16(array.dtype):
         return tensor_over(array.view(np.int16)).view(torch.bfloat16)
     if array.flags.writeable:
         return torch.from_numpy(array)

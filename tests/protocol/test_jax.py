@@ -58,6 +58,14 @@ def test_batches_are_jax_arrays_and_stay_as_they_were(handle):
     assert handle.update_priorities(kept[0].ids, jax.numpy.ones(32)) == (32, 0)
 
 
+def test_a_ragged_column_has_jax_arrays():
+    buffer = rs.Buffer(rs.Table("t", 10, {"tokens": rs.Column("int32", (None,))}))
+    buffer.add({"tokens": [np.arange(3, dtype=np.int32)]})
+    tokens = to_jax(buffer.sample(2)).data["tokens"]
+    assert isinstance(tokens.values, jax.Array)
+    assert (tokens.values.tolist(), tokens.offsets.tolist()) == ([0, 1, 2, 0, 1, 2], [0, 3, 6])
+
+
 def test_a_batch_is_put_on_a_device(handle):
     batch = to_jax(handle.sample(8), jax.devices("cpu")[0])
     check(batch)

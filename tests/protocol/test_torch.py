@@ -78,6 +78,53 @@ def test_a_tensor_on_the_cpu_lies_over_what_was_received(handle):
     assert doubled.data["pair"][0].device.type == doubled.weights.device.type == "meta"
 
 
+@pytest.mark.parametrize("where", ["in process", "socket", "shared memory"])
+def test_columns_of_bfloat16_become_torch_s_own(where, server, make_table):
+    signature = {"h": rs.Column("bfloat16", (3, 5000)), "bits": rs.Column("uint16"), "z": rs.Column("complex64")}
+    given = torch.randn(20, 3, 5000).to(torch.bfloat16)
+    rest = {"bits": np.arange(20, dtype=np.uint16), "z": (np.arange(20) * 1j).astype(np.complex64)}
+    with rs.Client(server.url, shared_memory=None if where == "shared memory" else False) as client:
+        buffer = rs.Buffer(rs.Table("t", 100, signature))
+        handle = buffer if where == "in process" else client[make_table(100, signature)]
+        handle.add({"h": given, **rest})
+        with sampler(handle, 8) as batches:
+            for _ in range(6):
+                data = next(batches).data
+                assert (data["h"].dtype, data["bits"].dtype, data["z"].dtype) == (
+                    torch.bfloat16, torch.uint16, torch.complex64,
+                )  # fmt: skip
+                assert torch.equal(data["h"], given[data["bits"].long()])
+        single = handle.sample(4).torch()
+        assert torch.equal(single.data["h"], given[single.data["bits"].long()])
+
+
+@pytest.mark.parametrize("where", ["in process", "socket", "shared memory"])
+def test_ragged_columns_are_values_and_offsets(where, server, make_table):
+    signature = {"tokens": rs.Column("int32", (None,)), "k": rs.Column("int64")}
+    lengths = [1, 4, 0, 7, 300]
+    given = [np.arange(length, dtype=np.int32) for length in lengths]
+    with rs.Client(server.url, shared_memory=None if where == "shared memory" else False) as client:
+        buffer = rs.Buffer(rs.Table("t", 100, signature))
+        handle = buffer if where == "in process" else client[make_table(100, signature)]
+        handle.add({"tokens": given, "k": np.arange(5)})
+        kept = []
+        with sampler(handle, 16) as batches:
+            for _ in range(8):
+                kept.append(next(batches))
+        for data in [batch.data for batch in kept] + [handle.sample(8).torch().data]:
+            tokens, keys = data["tokens"], data["k"].tolist()
+            assert tokens.lengths.tolist() == [lengths[key] for key in keys]
+            longest = max(lengths[key] for key in keys)
+            padded = tokens.padded(-1)
+            assert padded.shape == tokens.mask.shape == (len(keys), longest)
+            for row, key, nested in zip(padded, keys, tokens.nested().unbind(), strict=True):
+                assert row.tolist() == [*range(lengths[key]), *[-1] * (longest - lengths[key])]
+                assert nested.tolist() == given[key].tolist()
+            if longest:
+                with pytest.raises(rs.SchemaError, match="the longest item's"):
+                    tokens.padded(length=longest - 1)
+
+
 def test_tensors_of_a_writable_sampler_may_be_written_to(handle):
     with sampler(handle, 16, writable=True) as batches:
         for _ in range(20):
