@@ -8,6 +8,7 @@
 #include "store/t_hash.h"
 #include "store/t_list.h"
 #include "store/t_set.h"
+#include "store/t_stream.h"
 #include "store/t_string.h"
 
 #define SMALL_PARTS 128u /* values of at most so many parts and bytes are written in one go */
@@ -85,19 +86,33 @@ static uint64_t parts_of(const struct value *value) {
     case VALUE_HASH: return hash_count((const struct hash *)value);
     case VALUE_SET: return set_count(value);
     case VALUE_SORTED_SET: return zset_count((const struct zset *)value);
+    case VALUE_STREAM: return stream_piece_parts(xstream_of(value));
     default: return 0;
     }
 }
 
 bool piece_is_small(const struct value *value) {
     if (value->type == VALUE_STRING) return string_length(value) < STRING_BLOB_BYTES;
-    if (value->type != VALUE_LIST && value->encoding != ENCODING_DICT) return true;
+    if (value->type != VALUE_LIST && value->type != VALUE_STREAM && value->encoding != ENCODING_DICT) return true;
     return parts_of(value) <= SMALL_PARTS && value_memory_bytes(value) <= SMALL_BYTES;
 }
 
 static void add_score(struct piece_bytes *bytes, const struct zset_item *item) {
     piece_bytes_add(bytes, &item->score, sizeof item->score);
     add_part(bytes, item->member, item->length);
+}
+
+static void add_stream_part(struct piece_bytes *bytes, const struct stream_part *part) {
+    uint32_t prefix = (uint32_t)(part->head_length + part->length);
+    piece_bytes_add(bytes, &prefix, sizeof prefix);
+    piece_bytes_add(bytes, part->head, part->head_length);
+    piece_bytes_add(bytes, part->data, part->length);
+}
+
+static void write_stream(struct piece_bytes *bytes, const struct xstream *stream) {
+    struct stream_piece_walk walk = {0};
+    struct stream_part part;
+    while (stream_piece_next(stream, &walk, &part)) add_stream_part(bytes, &part);
 }
 
 static void write_fields(struct piece_bytes *bytes, const struct hash *hash) {
@@ -144,6 +159,7 @@ void piece_write(struct piece_bytes *bytes, const struct piece_key *key, const s
         while (zset_next((const struct zset *)value, &position, &item)) add_score(bytes, &item);
         break;
     }
+    case VALUE_STREAM: write_stream(bytes, xstream_of(value)); break;
     default: break;
     }
 }
@@ -187,6 +203,16 @@ static bool add_scored(struct some *some, const struct zset *zset, struct piece_
     return true;
 }
 
+static bool add_of_stream(struct some *some, const struct xstream *stream, struct piece_walk *walk, size_t until) {
+    struct stream_part part;
+    while (some->bytes->length < until && !some->bytes->failed) {
+        if (!stream_piece_next(stream, &walk->stream, &part)) return false;
+        add_stream_part(some->bytes, &part);
+        some->parts++;
+    }
+    return true;
+}
+
 static bool add_of_dict(struct some *some, struct dict *dict, dict_visit visit, struct piece_walk *walk, size_t until) {
     while (some->bytes->length < until && !some->bytes->failed)
         if (!dict_walk_step(&walk->dict, dict, visit, some)) return false;
@@ -199,6 +225,7 @@ static bool add_some(struct some *some, struct value *value, struct piece_walk *
     case VALUE_HASH: return add_of_dict(some, &((struct hash *)value)->dict, visit_field, walk, until);
     case VALUE_SET: return add_of_dict(some, set_dict(value), visit_member, walk, until);
     case VALUE_SORTED_SET: return add_scored(some, (const struct zset *)value, walk, until);
+    case VALUE_STREAM: return add_of_stream(some, xstream_of(value), walk, until);
     default: return false;
     }
 }
@@ -296,6 +323,7 @@ static struct value *value_new(const struct piece *piece) {
     case VALUE_HASH: return (struct value *)hash_new();
     case VALUE_SET: return set_new();
     case VALUE_SORTED_SET: return (struct value *)zset_new();
+    case VALUE_STREAM: return (struct value *)xstream_new();
     default: return NULL;
     }
 }
@@ -342,6 +370,13 @@ static const char *add_scored_member(struct reading *reading, struct zset *zset)
     return zset_put(zset, &place, data, length, score) ? "" : NULL;
 }
 
+static const char *read_stream_part(struct reading *reading, struct xstream *stream) {
+    const uint8_t *data;
+    size_t length;
+    take_part(reading, &data, &length);
+    return stream_piece_add(stream, data, length);
+}
+
 static int add_string(const struct piece *piece, struct value **value, struct error *error) {
     if (piece->head.flags == (PIECE_FIRST | PIECE_LAST) ||
         piece->head.flags == (PIECE_FIRST | PIECE_LAST | PIECE_ENDS)) {
@@ -368,6 +403,7 @@ int piece_add_parts(const struct piece *piece, struct value **value, struct erro
         case VALUE_HASH: wrong = add_field(&reading, (struct hash *)*value); break;
         case VALUE_SET: wrong = add_member(&reading, value); break;
         case VALUE_SORTED_SET: wrong = add_scored_member(&reading, (struct zset *)*value); break;
+        case VALUE_STREAM: wrong = read_stream_part(&reading, xstream_of(*value)); break;
         default: break;
         }
     }

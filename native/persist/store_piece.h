@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "persist/stream_piece.h"
 #include "store/dict_walk.h"
 #include "store/t_list.h"
 #include "store/t_zset.h"
@@ -57,6 +58,7 @@ struct piece_walk {
     bool begun, list_ended;
     struct list_position list;
     struct zset_position zset;
+    struct stream_piece_walk stream;
     struct dict_walk dict;
 };
 /* Whether the value is written whole by piece_write, in a moment. */

@@ -7,6 +7,7 @@
 #include "store/t_hash.h"
 #include "store/t_list.h"
 #include "store/t_set.h"
+#include "store/t_stream.h"
 #include "store/t_string.h"
 #include "store/t_zset.h"
 
@@ -72,6 +73,57 @@ static void digest_zset(const struct zset *zset, struct digest *digest) {
     }
 }
 
+/* Adds bytes to what has an order. */
+static void chain(struct digest *digest, const void *bytes, size_t length) {
+    struct digest link[2] = {*digest};
+    sha1(bytes, length, link[1].bytes);
+    sha1(link, sizeof link, digest->bytes);
+}
+
+static void chain_element(struct digest *digest, const struct listpack_element *element) {
+    char text[LISTPACK_INTEGER_TEXT];
+    size_t length;
+    const uint8_t *bytes = listpack_text(element, text, &length);
+    chain(digest, bytes, length);
+}
+
+static void digest_consumer(const struct xstream_consumer *consumer, struct digest *digest) {
+    chain(digest, consumer->name.bytes, consumer->name.length);
+    struct id_position position = id_index_first(&consumer->pending);
+    for (; position.leaf; position = id_index_next(position)) {
+        const struct xstream_pending *pending = id_index_slot(position)->value;
+        chain(digest, &id_index_slot(position)->id, sizeof(struct xstream_id));
+        chain(digest, &pending->delivered_ms, sizeof pending->delivered_ms);
+        chain(digest, &pending->deliveries, sizeof pending->deliveries);
+    }
+}
+
+/* When a consumer was last seen changes without a trace. */
+static void digest_stream(const struct xstream *stream, struct digest *digest) {
+    struct xstream_walk walk;
+    struct xstream_entry entry;
+    xstream_walk_begin(stream, XSTREAM_ID_FIRST, XSTREAM_ID_LAST, false, &walk);
+    while (xstream_walk_next(&walk, &entry)) {
+        chain(digest, &entry.id, sizeof entry.id);
+        chain(digest, &entry.fields, sizeof entry.fields);
+        for (uint32_t i = entry.fields; i > 0; i--) {
+            struct listpack_element field, value;
+            xstream_entry_pair(&entry, &field, &value);
+            chain_element(digest, &field);
+            chain_element(digest, &value);
+        }
+    }
+    const struct xstream_id ids[] = {stream->last_id, stream->max_deleted_id, {stream->entries_added, 0}};
+    chain(digest, ids, sizeof ids);
+    for (uint32_t i = 0; i < stream->groups.names.count; i++) {
+        const struct xstream_group *group = xstream_group_at(&stream->groups, i);
+        chain(digest, group->name.bytes, group->name.length);
+        chain(digest, &group->last_id, sizeof group->last_id);
+        chain(digest, &group->entries_read, sizeof group->entries_read);
+        for (uint32_t j = 0; j < group->consumers.count; j++) digest_consumer(xstream_consumer_at(group, j), digest);
+    }
+}
+
 void digest_entry(const struct store *store, unsigned database, const struct dict_entry *entry, struct digest *digest) {
     const struct value *value = store_value(entry);
     struct {
@@ -88,6 +140,7 @@ void digest_entry(const struct store *store, unsigned database, const struct dic
     case VALUE_HASH: digest_hash((const struct hash *)value, &whole.value); break;
     case VALUE_SET: digest_set(value, &whole.value); break;
     case VALUE_SORTED_SET: digest_zset((const struct zset *)value, &whole.value); break;
+    case VALUE_STREAM: digest_stream(xstream_of(value), &whole.value); break;
     case VALUE_TYPES: break;
     }
     sha1(&whole, sizeof whole, digest->bytes);

@@ -6,11 +6,12 @@
 #include "store/t_hash.h"
 #include "store/t_list.h"
 #include "store/t_set.h"
+#include "store/t_stream.h"
 #include "store/t_string.h"
 #include "store/t_zset.h"
 
 const char *value_type_name(const struct value *value) {
-    static const char *const names[VALUE_TYPES] = {"string", "list", "hash", "set", "zset"};
+    static const char *const names[VALUE_TYPES] = {"string", "list", "hash", "set", "zset", "stream"};
     return names[value->type];
 }
 
@@ -25,6 +26,7 @@ const char *value_encoding_name(const struct value *value) {
     case ENCODING_PACKED: return value->type == VALUE_SET ? "hashtable" : "listpack"; /* 7.0 knows no packed sets */
     case ENCODING_DICT: return value->type == VALUE_SORTED_SET ? "skiplist" : "hashtable";
     case ENCODING_INTEGERS: return "intset";
+    case ENCODING_LISTPACKS: return "stream";
     }
     return "unknown";
 }
@@ -35,6 +37,7 @@ size_t value_memory_bytes(const struct value *value) {
     case VALUE_HASH: return hash_memory_bytes((const struct hash *)value);
     case VALUE_SET: return set_memory_bytes(value);
     case VALUE_SORTED_SET: return zset_memory_bytes((const struct zset *)value);
+    case VALUE_STREAM: return xstream_memory_bytes(xstream_of(value));
     default: return string_memory_bytes(value);
     }
 }
@@ -45,6 +48,7 @@ struct value *value_copy(const struct value *value) {
     case VALUE_HASH: return (struct value *)hash_copy((const struct hash *)value);
     case VALUE_SET: return set_copy(value);
     case VALUE_SORTED_SET: return (struct value *)zset_copy((const struct zset *)value);
+    case VALUE_STREAM: return (struct value *)xstream_copy(xstream_of(value));
     default: return string_copy(value);
     }
 }
@@ -55,6 +59,7 @@ size_t value_free_effort(const struct value *value) {
     case VALUE_HASH: return value->encoding == ENCODING_DICT ? hash_count((const struct hash *)value) : 1;
     case VALUE_SET: return value->encoding == ENCODING_DICT ? set_count(value) : 1;
     case VALUE_SORTED_SET: return zset_free_effort((const struct zset *)value);
+    case VALUE_STREAM: return xstream_free_effort(xstream_of(value));
     default: return 1;
     }
 }
@@ -65,6 +70,7 @@ bool value_release(struct value *value, size_t *steps) {
     case VALUE_HASH: return hash_release((struct hash *)value, steps);
     case VALUE_SET: return set_release(value, steps);
     case VALUE_SORTED_SET: return zset_release((struct zset *)value, steps);
+    case VALUE_STREAM: return xstream_release(xstream_of(value), steps);
     default: string_free(value); return true;
     }
 }

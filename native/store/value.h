@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum value_type { VALUE_STRING, VALUE_LIST, VALUE_HASH, VALUE_SET, VALUE_SORTED_SET, VALUE_TYPES };
+enum value_type { VALUE_STRING, VALUE_LIST, VALUE_HASH, VALUE_SET, VALUE_SORTED_SET, VALUE_STREAM, VALUE_TYPES };
 
 enum value_encoding {
     ENCODING_INTEGER,  /* string: an int64 */
@@ -16,6 +16,7 @@ enum value_encoding {
     ENCODING_PACKED,   /* hash, set, sorted set: few small parts in one buffer */
     ENCODING_DICT,     /* hash, set, sorted set */
     ENCODING_INTEGERS, /* set: a sorted array */
+    ENCODING_LISTPACKS, /* stream */
 };
 
 struct value {
@@ -26,7 +27,7 @@ struct value {
     uint32_t expiry; /* place in the database's expiry heap, counted from 1; 0: lives until deleted */
 };
 
-const char *value_type_name(const struct value *value);     /* "string", "list", "hash", "set", "zset" */
+const char *value_type_name(const struct value *value);     /* "string", "list", "hash", "set", "zset", "stream" */
 const char *value_encoding_name(const struct value *value); /* as OBJECT ENCODING says it */
 size_t value_memory_bytes(const struct value *value);       /* estimate: what freeing the value would give back */
 

@@ -28,6 +28,35 @@ def pairs(items: list[Any]) -> list[tuple[Any, Any]]:
     return sorted(zip(items[::2], items[1::2], strict=True))
 
 
+def without_times(reply: Any, names: set[bytes]) -> Any:
+    """The reply with what stands behind these names left out, wherever that is in it."""
+    if not isinstance(reply, tuple) or not isinstance(reply[1], list):
+        return reply
+    items, out, skips = reply[1], [], False
+    for item in items:
+        out.append("…" if skips else without_times(item, names))
+        skips = isinstance(item, tuple) and isinstance(item[1], bytes) and item[1] in names
+    return reply[0], out
+
+
+def comparable_stream(command: Command, reply: tuple[str, Any]) -> Any:
+    """Replies to XINFO and XPENDING without times, and without what is told of Redis's radix tree."""
+    if command[0].upper() == b"XINFO":
+        names = {b"seen-time", b"idle", b"radix-tree-keys", b"radix-tree-nodes"}
+        return without_deliveries(without_times(reply, names))
+    return (reply[0], [(kind, [*item[:2], "…", *item[3:]]) for kind, item in reply[1]]) if len(command) > 3 else reply
+
+
+def without_deliveries(reply: Any) -> Any:
+    """Pending entries of XINFO STREAM FULL, [id, (consumer,) time, deliveries], without the time."""
+    kind, items = reply if isinstance(reply, tuple) else ("", None)
+    if not isinstance(items, list):
+        return reply
+    if len(items) in {3, 4} and items[-1][0] == items[-2][0] == ":":
+        return kind, [*items[:-2], "…", items[-1]]
+    return kind, [without_deliveries(item) for item in items]
+
+
 def comparable(command: Command, reply: tuple[str, Any]) -> Any:
     """The reply without what Redis leaves open: the order of keys and fields, and the clock."""
     kind, value = reply
@@ -37,6 +66,8 @@ def comparable(command: Command, reply: tuple[str, Any]) -> Any:
             return kind, sorted(value)
         if name in UNORDERED_PAIRS:
             return kind, pairs(value)
+        if name in {b"XINFO", b"XPENDING"}:
+            return comparable_stream(command, reply)
         if name in {b"SCAN", b"HSCAN", b"SSCAN", b"ZSCAN"}:
             (cursor, (array_kind, found)) = value
             return kind, cursor, array_kind, pairs(found) if name in {b"HSCAN", b"ZSCAN"} else sorted(found)

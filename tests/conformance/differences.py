@@ -58,11 +58,12 @@ DIFFERENCES: dict[str, str] = {
     "pfcount": "The estimate that a sketch keeps is not written to the append-only file: it is made again.",
     "pfadd": "A damaged sketch is left as it is, where Redis may have added some of the elements.",
     "geosearch": "Members that are equally far stay in the order in which they were found.",
+    "xinfo|stream": "`radix-tree-keys` are the blocks of entries, `radix-tree-nodes` those and one.",
+    "xread": "A key that is not there counts one miss, and is told of once.",
     "sync": "Unknown, as there is no replication.",
 }
 
 NOT_WANTED = {
-    "stream": "Streams are answered as unknown commands are: experience lives in tables (`REPLAY.*`).",
     "cluster": "One server is one shard: all of these are refused, as by a Redis with cluster support disabled.",
     "sentinel": "Answered as unknown commands are.",
 }

@@ -15,6 +15,8 @@ from test_lists_waiting import COMMANDS as MOVES
 from test_sets import sets
 from test_sorted_sets import adding, algebra, popping, removing
 from test_store_against_redis import EXPIRY, GENERIC, hashes, lists, strings
+from test_streams import FEW as STREAM_KEYS
+from test_streams import entries, groups
 
 SCRIPT = """
 redis.call('set', KEYS[1], ARGV[1])
@@ -36,9 +38,16 @@ MORE = [
     command("setbit", KEYS, words("7 1", "100 0")),
     command("spop", KEYS, words("", "2")),
 ]
+STREAMS = [
+    *(entries(STREAM_KEYS) + groups(STREAM_KEYS) + groups(STREAM_KEYS)),
+    command("xadd", STREAM_KEYS, words("*", "MAXLEN ~ 5 *", "MINID ~ 3 *", "MAXLEN = 4 *"), st.just((b"f", b"v"))),
+    command("multi"),
+    command("exec"),
+]
 COMMANDS = [
     *(strings(KEYS) + lists(KEYS) + hashes(KEYS) + GENERIC + EXPIRY),
     *(sets(KEYS) + adding(KEYS) + removing(KEYS) + popping(KEYS) + algebra(KEYS) + MOVES + MORE),
+    *STREAMS,
 ]
 SEQUENCES = st.lists(st.one_of(*COMMANDS), min_size=100, max_size=200)
 
@@ -68,6 +77,15 @@ def check_sequence(folder: Path, sequence: list[Command]) -> None:
 def test_after_a_restart_all_is_as_random_commands_left_it(tmp_path: Path) -> None:
     @settings(max_examples=6, deadline=None, suppress_health_check=SLOW_IS_FINE, database=None, phases=[Phase.generate])
     @given(SEQUENCES)
+    def run(sequence: list[Command]) -> None:
+        check_sequence(tmp_path, sequence)
+
+    run()
+
+
+def test_after_a_restart_streams_are_as_random_commands_left_them(tmp_path: Path) -> None:
+    @settings(max_examples=8, deadline=None, suppress_health_check=SLOW_IS_FINE, database=None, phases=[Phase.generate])
+    @given(st.lists(st.one_of(*STREAMS), min_size=100, max_size=200))
     def run(sequence: list[Command]) -> None:
         check_sequence(tmp_path, sequence)
 

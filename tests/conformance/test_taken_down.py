@@ -176,6 +176,23 @@ zadd K 0 a 0 b 0 c | zremrangebylex K [b +
 zadd K {SCORED} | zremrangebyrank K 0 50
 zadd K {SCORED} | zremrangebyscore K 2 3
 zadd K {SCORED} ; zadd L 1 1 | zunionstore M 2 K L AGGREGATE MAX
+| xadd K * f v g w
+xadd K 1-1 f v | xadd K MAXLEN ~ 1 2-* f v
+xadd K 1-1 f v ; xadd K 2-1 f v | xadd K MAXLEN 1 3 f v
+xadd K 1-1 f v ; xadd K 2-1 f v | xdel K 1-1
+xadd K 1-1 f v ; xadd K 2-1 f v | xtrim K MINID 2
+xadd K 1-1 f v | xsetid K 9-9 ENTRIESADDED 50 MAXDELETEDID 3-3
+| xgroup create K group 0 MKSTREAM
+xgroup create K group 0 MKSTREAM | xgroup createconsumer K group alice
+xgroup create K group 0 MKSTREAM ; xgroup createconsumer K group alice | xgroup delconsumer K group alice
+xgroup create K group 0 MKSTREAM | xgroup destroy K group
+xgroup create K group 0 MKSTREAM | xgroup setid K group 5-5 ENTRIESREAD 7
+xgroup create K group 0 MKSTREAM ; xadd K 1-1 f v ; xadd K 2-1 f v | xreadgroup GROUP group alice STREAMS K >
+xgroup create K group 0 MKSTREAM ; xadd K 1-1 f v | xreadgroup GROUP group alice NOACK STREAMS K >
+xadd K 1-1 f v ; xgroup create K group 0 ; xreadgroup GROUP group a STREAMS K > | xreadgroup GROUP group a STREAMS K 0
+xadd K 1-1 f v ; xgroup create K group 0 ; xreadgroup GROUP group alice STREAMS K > | xack K group 1-1
+xadd K 1-1 f v ; xgroup create K group 0 ; xreadgroup GROUP group alice STREAMS K > | xclaim K group bob 0 1-1 IDLE 50
+xadd K 1-1 f v ; xgroup create K group 0 ; xreadgroup GROUP group alice STREAMS K > | xautoclaim K group bob 0 0
 weights.publish K * one | weights.publish K * two
 weights.publish K 7 one | weights.del K
 | grad.push K 1 name float32 VECTOR

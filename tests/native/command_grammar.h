@@ -113,7 +113,7 @@ static inline const char *choose_of(struct maker *maker, const char *const *word
 /* "s2": the letter tells what is mostly kept under the name. */
 static inline void put_name(struct maker *maker, char letter, uint32_t count) {
     char name[32];
-    if (one_in(maker, 16)) letter = "slhzewgtk"[below(maker, 9)];
+    if (one_in(maker, 16)) letter = "slhzewgtkx"[below(maker, 10)];
     if (maker->names_private && one_in(maker, 3))
         sprintf(name, "private:%c", letter);
     else
@@ -136,6 +136,9 @@ static inline void make_zset_key(struct maker *maker) {
 static inline void make_set_key(struct maker *maker) {
     put_name(maker, 'e', 4);
 }
+static inline void make_stream_key(struct maker *maker) {
+    put_name(maker, 'x', 4);
+}
 static inline void make_weights_key(struct maker *maker) {
     put_name(maker, 'w', 3);
 }
@@ -144,7 +147,41 @@ static inline void make_gradients_key(struct maker *maker) {
 }
 
 static inline void make_any_key(struct maker *maker) {
-    put_name(maker, "slhzek"[below(maker, 6)], 4);
+    put_name(maker, "slhzekx"[below(maker, 7)], 4);
+}
+
+static inline void make_group(struct maker *maker) {
+    put(maker, CHOOSE(maker, "g0", "g0", "g1", ""));
+}
+
+static inline void make_consumer(struct maker *maker) {
+    put(maker, CHOOSE(maker, "a", "b", "c", ""));
+}
+
+/* The id of an entry of a stream: one that was told, or a small one. */
+static inline void make_entry(struct maker *maker) {
+    char text[64];
+    if (seen.word_count > 0 && one_in(maker, 2)) {
+        put(maker, seen.words[below(maker, seen.word_count < SEEN_WORDS ? seen.word_count : SEEN_WORDS)]);
+        return;
+    }
+    sprintf(text, one_in(maker, 3) ? "%u" : "%u-%u", below(maker, 9), below(maker, 9));
+    put(maker, one_in(maker, 20) ? CHOOSE(maker, "18446744073709551615-18446744073709551615", "-", "x") : text);
+}
+
+static inline void make_last(struct maker *maker) {
+    put(maker, "$");
+}
+
+static inline void make_bound(struct maker *maker) {
+    char text[64];
+    sprintf(text, "(%u-%u", below(maker, 9), below(maker, 9));
+    if (one_in(maker, 2))
+        put(maker, CHOOSE(maker, "-", "-", "+", "0"));
+    else if (one_in(maker, 2))
+        make_entry(maker);
+    else
+        put(maker, text);
 }
 
 static inline void make_index(struct maker *maker) {
@@ -411,6 +448,12 @@ static const struct value_kind {
     {"list", make_list_key},
     {"hash", make_hash_key},
     {"zset", make_zset_key},
+    {"stream", make_stream_key},
+    {"group", make_group},
+    {"consumer", make_consumer},
+    {"entry", make_entry},
+    {"bound", make_bound},
+    {"last", make_last},
     {"set", make_set_key},
     {"weights", make_weights_key},
     {"gradients", make_gradients_key},

@@ -6,6 +6,19 @@ struct run {
     int64_t first, last, step;
 };
 
+/* Keys behind a word, in any case; none where it is not there. With a limit of n they are the first of n equal parts of
+ * what follows the word. */
+static struct run run_behind_word(const struct key_specification *specification, uint32_t argc,
+                                  const struct resp_argument *argv) {
+    const int8_t *numbers = specification->numbers;
+    for (int64_t i = specification->index; i + 1 < (int64_t)argc; i++) {
+        if (!argument_is(&argv[i], specification->word)) continue;
+        int64_t parts = numbers[2] > 0 ? ((int64_t)argc - i - 1) / numbers[2] : 0;
+        return (struct run){i + 1, i + 1 + parts + numbers[0], numbers[1]};
+    }
+    return (struct run){0, -1, 1};
+}
+
 /* False: a number of keys that is none, 0, or more than there are arguments. Then the request names no key, not even one
  * before the number: the command refuses it, or is a script without keys. */
 static bool run_of(const struct key_specification *specification, uint32_t argc, const struct resp_argument *argv,
@@ -14,6 +27,10 @@ static bool run_of(const struct key_specification *specification, uint32_t argc,
     int64_t first = specification->index;
     if (specification->find == KEY_RANGE) {
         *run = (struct run){first, numbers[0] >= 0 ? first + numbers[0] : (int64_t)argc + numbers[0], numbers[1]};
+        return true;
+    }
+    if (specification->find == KEY_AFTER_WORD) {
+        *run = run_behind_word(specification, argc, argv);
         return true;
     }
     int64_t count, at = first + numbers[0];
@@ -29,7 +46,7 @@ int command_keys(const struct command *command, uint32_t argc, const struct resp
     int count = 0;
     for (const struct key_specification *each = command->keys; each && each->flags; each++) {
         struct run run;
-        if (each->find == KEY_UNKNOWN || each->find == KEY_AFTER_WORD || each->index >= (int64_t)argc) continue;
+        if (each->find == KEY_UNKNOWN || each->index >= (int64_t)argc) continue;
         if (!run_of(each, argc, argv, &run)) return -1;
         for (int64_t i = run.first; i <= run.last && i < (int64_t)argc; i += run.step, count++)
             if (count < max) places[count] = (struct key_place){(uint32_t)i, each->access, each->flags};

@@ -63,8 +63,6 @@
     ROW("replica-serve-stale-data", FLAG, replica_serve_stale_data, 1, 0, 1)                          \
     ROW("set-max-intset-entries", NUMBER, set_max_intset_entries, 512, 0, INT64_MAX)                  \
     ROW("shutdown-timeout", NUMBER, shutdown_timeout, 10, 0, INT32_MAX)                               \
-    ROW("stream-node-max-bytes", BYTES, stream_node_max_bytes, 4096, 0, INT64_MAX)                    \
-    ROW("stream-node-max-entries", NUMBER, stream_node_max_entries, 100, 0, INT64_MAX)                \
     ROW("zset-max-listpack-entries", NUMBER, zset_max_listpack_entries, 128, 0, INT64_MAX)            \
     ROW("zset-max-listpack-value", BYTES, zset_max_listpack_value, 64, 0, INT64_MAX)
 

@@ -11,7 +11,7 @@ enum notify_class {
     NOTIFY_ZSET = 1 << 5,     /* z */
     NOTIFY_EXPIRED = 1 << 6,  /* x */
     NOTIFY_EVICTED = 1 << 7,  /* e */
-    NOTIFY_STREAM = 1 << 8,   /* t: accepted; there are no streams */
+    NOTIFY_STREAM = 1 << 8,   /* t */
     NOTIFY_MODULE = 1 << 9,   /* d: accepted; there are no modules */
     NOTIFY_KEYSPACE = 1 << 10, /* K: on channels named after keys */
     NOTIFY_KEYEVENT = 1 << 11, /* E: on channels named after events */

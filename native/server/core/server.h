@@ -53,6 +53,7 @@ struct server_config {
     int64_t maxmemory; /* bytes of heap: keys, weights, buffers; tables have capacities; 0 = no limit */
     int64_t maxmemory_policy; /* of enum eviction_policy: which keys go when there is more */
     int64_t maxmemory_samples, maxmemory_eviction_tenacity, lfu_log_factor, lfu_decay_time; /* as in Redis */
+    int64_t stream_node_max_bytes, stream_node_max_entries; /* of a block of entries; 0: no bound */
     struct kept_settings kept;            /* without effect */
     int64_t repl_diskless_load, sanitize_dump_payload; /* these too */
     int64_t min_replicas_to_write, min_replicas_max_lag_s; /* writes are refused with fewer; 0: of either, never */

@@ -5,6 +5,7 @@
 #include "base/list.h"
 #include "base/memory.h"
 #include "server/core/client.h"
+#include "server/core/command_table.h"
 #include "server/core/server.h"
 #include "server/core/subsystem.h"
 #include "store/store.h"
@@ -146,9 +147,11 @@ bool client_retry(struct client *client) {
     uint64_t changes = server->store->changes;
     const struct client *acting = server->acting.client;
     server->acting.client = client;
+    client->error_replied = false;
     bool replied = client->retry(client);
     server->acting.client = acting;
     if (!replied) return false;
+    if (client->error_replied && client->entry) client->entry->stats.failed++;
     bool changed = server->store->changes != changes;
     command_replied(client, changed);
     if (client->blocked && client->queue != queue) return true; /* it waits for something else now */

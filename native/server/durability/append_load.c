@@ -96,7 +96,10 @@ static bool is_taken_down(const struct command *command) {
 
 static int run(struct load *load, const char *file, uint64_t at, uint32_t argc, const struct append_argument *words) {
     struct client *client = load->client;
+    if (!take_words(load, argc, words))
+        return error_set(load->error, ERROR_GENERIC, "%s: no memory for a command of %" PRIu32 " words", file, argc);
     struct command_entry *entry = command_table_find(load->server->commands, words[0].data, words[0].length);
+    if (entry && entry->subcommand_count > 0 && argc > 1) entry = command_entry_subcommand(entry, &load->argv[1]);
     if (!entry || !command_arity_holds(entry->command, argc))
         return error_set(load->error, ERROR_GENERIC,
                          "%s, byte %" PRIu64 ": there is no command '%.*s' of %" PRIu32 " words", file, at,
@@ -105,8 +108,6 @@ static int run(struct load *load, const char *file, uint64_t at, uint32_t argc, 
         return error_set(load->error, ERROR_GENERIC, "%s, byte %" PRIu64 ": the command '%s' changes no key", file, at,
                          entry->command->name);
     if (load->what == APPEND_LOAD_KEYS && entry->command->group->data == DATA_BESIDE_KEYS) return 0;
-    if (!take_words(load, argc, words))
-        return error_set(load->error, ERROR_GENERIC, "%s: no memory for a command of %" PRIu32 " words", file, argc);
     client->argc = argc;
     client->argv = load->argv;
     client->entry = entry;

@@ -25,7 +25,7 @@ static bool changes_uncopied(const struct client *client, const struct command *
     bool found = false;
     for (int i = 0; i < count && i < MOST_KEYS; i++) {
         const struct resp_argument *key = &argv[places[i].index];
-        if (places[i].access & KEY_WRITE)
+        if ((places[i].access & KEY_WRITE) || (command->flags & COMMAND_WRITE))
             found |= store_cut_copies_first(cut_of(client->server), (unsigned)client->database, key->data, key->length);
     }
     return found;

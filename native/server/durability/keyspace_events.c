@@ -47,6 +47,7 @@ static void will_flush(void *context, unsigned database) {
     store_cut_will_flush(cut_of(context), database);
     watch_will_flush(context, database);
     tracking_flushed(context);
+    key_wait_exchanged(context, database);
 }
 
 static void will_exchange(void *context, unsigned first, unsigned second) {

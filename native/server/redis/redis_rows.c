@@ -12,6 +12,7 @@ const struct command_group group_pubsub = {"pubsub", ACL_PUBSUB, DATA_KEYS};
 const struct command_group group_scripting = {"scripting", ACL_SCRIPTING, DATA_SCRIPTS};
 const struct command_group group_set = {"set", ACL_SET, DATA_KEYS};
 const struct command_group group_sorted_set = {"sorted-set", ACL_SORTEDSET, DATA_KEYS};
+const struct command_group group_stream = {"stream", ACL_STREAM, DATA_KEYS};
 const struct command_group group_string = {"string", ACL_STRING, DATA_KEYS};
 const struct command_group group_transactions = {"transactions", ACL_TRANSACTION, DATA_KEYS};
 
@@ -94,6 +95,14 @@ const struct key_specification key_used_as_asked[] = {
 const struct key_specification keys_known[] = {{"RO", 0, KEY_RANGE, 1, {-1, 1}}, {0}};
 const struct key_specification keys_read[] = {{"RO access", KEY_READ, KEY_RANGE, 1, {-1, 1}}, {0}};
 const struct key_specification keys_removed[] = {{"RM delete", KEY_WRITE, KEY_RANGE, 1, {-1, 1}}, {0}};
+const struct key_specification keys_of_streams[] = {
+    {"RO access", KEY_READ, KEY_AFTER_WORD, 1, {-1, 1, 2}, "STREAMS"},
+    {0},
+};
+const struct key_specification keys_of_streams_for_group[] = {
+    {"RO access", KEY_READ, KEY_AFTER_WORD, 4, {-1, 1, 2}, "STREAMS"},
+    {0},
+};
 const struct key_specification keys_taken_from_till_timeout[] = {
     {"RW access delete", KEY_READ | KEY_WRITE, KEY_RANGE, 1, {-2, 1}},
     {0},
@@ -105,7 +114,11 @@ const struct key_specification script_keys_changed[] = {
     {0},
 };
 const struct key_specification script_keys_read[] = {{"RO access", KEY_READ, KEY_COUNTED, 2, {0, 1, 1}}, {0}};
+const struct key_specification second_key_added_to[] = {{"RW insert", KEY_WRITE, KEY_RANGE, 2, {0, 1}}, {0}};
 const struct key_specification second_key_known[] = {{"RO", 0, KEY_RANGE, 2, {0, 1}}, {0}};
+const struct key_specification second_key_read[] = {{"RO access", KEY_READ, KEY_RANGE, 2, {0, 1}}, {0}};
+const struct key_specification second_key_removed_from[] = {{"RW delete", KEY_WRITE, KEY_RANGE, 2, {0, 1}}, {0}};
+const struct key_specification second_key_updated[] = {{"RW update", KEY_WRITE, KEY_RANGE, 2, {0, 1}}, {0}};
 const struct key_specification second_key_set_from_keys[] = {
     {"OW update", KEY_WRITE, KEY_RANGE, 2, {0, 1}},
     {"RO access", KEY_READ, KEY_RANGE, 3, {-1, 1}},

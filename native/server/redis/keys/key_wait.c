@@ -23,6 +23,7 @@ struct key_waiter {
 struct key_wait {
     uint32_t count;
     uint32_t changed; /* the argument whose key is why the client is tried */
+    bool also_when_gone;
     struct key_waiter waiters[];
 };
 
@@ -30,6 +31,7 @@ struct key_queue {
     struct dict_entry *entry; /* under its key */
     struct key_waiter *head, *tail;
     struct key_queue *next_ready;
+    uint32_t also_when_gone; /* so many waiters are tried where the key is not there */
     unsigned database;
     bool ready;   /* the key has changed: on the list */
     bool serving; /* it may not be freed yet */
@@ -122,6 +124,13 @@ void key_wait_on_range(struct client *client, uint32_t first, uint32_t count, ui
     memory_free(indexes);
 }
 
+void key_wait_also_when_gone(struct client *client) {
+    struct key_wait *wait = client->key_wait;
+    if (!wait) return;
+    wait->also_when_gone = true;
+    for (uint32_t i = 0; i < wait->count; i++) wait->waiters[i].queue->also_when_gone++;
+}
+
 bool key_wait_deadline(struct client *client, uint32_t index, uint64_t *deadline_us) {
     long double seconds;
     if (!number_parse_long_double(client->argv[index].data, client->argv[index].length, &seconds)) {
@@ -146,6 +155,7 @@ void key_wait_forget(struct client *client) {
     for (uint32_t i = 0; i < wait->count; i++) {
         struct key_waiter *waiter = &wait->waiters[i];
         struct key_queue *queue = waiter->queue;
+        queue->also_when_gone -= wait->also_when_gone;
         LIST_REMOVE(queue->head, queue->tail, waiter, next, previous);
         free_if_unused(client->server->redis->key_waits, queue);
     }
@@ -183,7 +193,7 @@ void key_wait_exchanged(struct server *server, unsigned database) {
     while ((entry = dict_next(&waits->keys[database], &position))) make_ready(server, entry->value);
 }
 
-/* Tries who waits for the key, in their order, while the key is there. False: the time is over before all were tried. */
+/* Tries who waits for the key, in their order, while the key is there; others only where they wait for its going. False: the time is over before all were tried. */
 static bool serve(struct server *server, struct key_queue *queue, uint64_t until_us) {
     const struct dict_entry *key = queue->entry;
     struct key_waiter *next;
@@ -191,7 +201,10 @@ static bool serve(struct server *server, struct key_queue *queue, uint64_t until
         /* Of all waiters only this one leaves while it is tried. */
         next = waiter->next;
         struct client *client = waiter->client;
-        if (!store_find(server->store, queue->database, key->key, key->key_length)) return true;
+        if (!store_find(server->store, queue->database, key->key, key->key_length)) {
+            if (queue->also_when_gone == 0) return true;
+            if (!client->key_wait->also_when_gone) continue;
+        }
         client->key_wait->changed = waiter->index;
         if (!client_retry(client)) continue; /* it waits for a value of another type */
         server_tick(server);

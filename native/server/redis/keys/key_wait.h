@@ -14,12 +14,15 @@ void client_block_on_keys(struct client *client, const uint32_t *indexes, uint32
 /* The same for the keys in `count` arguments from `first` on. */
 void key_wait_on_range(struct client *client, uint32_t first, uint32_t count, uint64_t deadline_us,
                        bool (*retry)(struct client *), void (*expired)(struct client *));
+/* The client, which has begun to wait, is tried also where a key that it waits for goes, or all keys do. */
+void key_wait_also_when_gone(struct client *client);
 /* Reads argument `index`, seconds to wait as Redis's blocking commands take them, 0 for ever. False: the error is
  * replied. */
 bool key_wait_deadline(struct client *client, uint32_t index, uint64_t *deadline_us);
 
 /* Inside `retry`: the argument whose key has changed. Redis serves a client from that key, also where another one that
- * stands before it in the arguments could serve it as well. The key is there, but of any type. */
+ * stands before it in the arguments could serve it as well. The key is there, but of any
+ * type; or it may be gone, after key_wait_also_when_gone. */
 uint32_t key_wait_index(const struct client *client);
 
 /* The key has changed (an event of the store). */

@@ -70,6 +70,10 @@ void notify_changed(struct server *server, unsigned database, const uint8_t *key
     notify->length += room;
 }
 
+void notify_also(struct server *server, const char *event) {
+    server->redis->notify.also = event;
+}
+
 void notify_gone(struct server *server, enum notify_class class, const char *event, unsigned database,
                  const uint8_t *key, size_t length) {
     server->redis->notify.passes_over_next = server->redis->notify.flags != 0;
@@ -182,6 +186,8 @@ static void tell_of(struct client *client, const struct key_event *rule, const s
     else if (rule->manner != EVENT_RENAMES && rule->manner != EVENT_MOVES)
         tell_if_added(server, change);
     notify_event(server, class, event, change->database, change->key, change->length);
+    if (server->redis->notify.also)
+        notify_event(server, class, server->redis->notify.also, change->database, change->key, change->length);
     if (has_expiry(client, rule))
         notify_event(server, NOTIFY_GENERIC, "expire", change->database, change->key, change->length);
     if (gone &&
@@ -227,5 +233,7 @@ static void tell_of_changes(struct client *client, const struct command *command
 }
 
 void notify_command(struct client *client) {
-    if (client->server->redis->notify.length > 0) tell_of_changes(client, client->command);
+    struct notify *notify = &client->server->redis->notify;
+    if (notify->length > 0) tell_of_changes(client, client->command);
+    notify->also = NULL;
 }

@@ -42,6 +42,7 @@ struct key_event {
 struct notify {
     int flags; /* 0: nobody is told of anything */
     bool adds_next; /* the change that follows adds a key */
+    const char *also; /* what else is told of the next change; NULL: nothing */
     bool passes_over_next; /* the change that follows was told of already: the key ran out or was evicted */
     uint8_t *changes; /* a header and the key's bytes, one after the other */
     size_t length, capacity;
@@ -54,6 +55,8 @@ void notify_command(struct client *client); /* see struct upcalls */
 void notify_changed(struct server *server, unsigned database, const uint8_t *key, size_t length);
 /* From the store: the change that follows adds a key. */
 void notify_will_add(struct server *server);
+/* The command that runs changes a key in two ways: this is told after its own event. */
+void notify_also(struct server *server, const char *event);
 /* The key goes by itself. */
 void notify_gone(struct server *server, enum notify_class class, const char *event, unsigned database,
                  const uint8_t *key, size_t length);

@@ -1,0 +1,341 @@
+"""Streams answer as Redis 7.0's do: random sequences of their commands, and options and errors by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from against_redis import (
+    INTEGERS,
+    KEYS,
+    ODD_NUMBERS,
+    VALUES,
+    Commands,
+    Keys,
+    Pair,
+    cased,
+    command,
+    run_long_random_sequences,
+    run_random_sequences,
+    some,
+    words,
+)
+from hypothesis import strategies as st
+from test_lists_waiting import Connect, connect, main, prompt_timeouts, replies, until_blocked, wait
+
+__all__ = ["connect", "main", "prompt_timeouts"]  # fixtures
+
+SMALL = st.integers(0, 12).map(lambda number: b"%d" % number)
+IDS = st.one_of(
+    st.tuples(SMALL, SMALL).map(lambda parts: b"-".join(parts)),
+    st.tuples(SMALL, SMALL).map(lambda parts: b"-".join(parts)),
+    SMALL,
+)
+HUGE = [b"18446744073709551615-18446744073709551615", b"18446744073709551616", b"18446744073709551615"]
+ODD = [b"", b"-", b"+", b"$", b">", b"x", b"1-", b"-1", b"1-1-1", b"1-x", b"01-1", b"+1-1", b" 1-1", b"1-1 ", b"1-*-*"]
+BESIDE = [b"0-0", b"-*", b"(1-1", b"(0-0", b"(" + HUGE[0], b"(", b"(-", b"1-1\x00", b"1" * 130]
+ODD_IDS = st.sampled_from([*HUGE, *ODD, *BESIDE])
+ANY_IDS = st.one_of(*[IDS] * 12, ODD_IDS)
+# Only in order can most be added.
+NEW_IDS = st.one_of(
+    st.tuples(st.integers(0, 60).map(lambda number: b"%d" % number), SMALL).map(lambda parts: b"-".join(parts)),
+    st.integers(0, 60).map(lambda number: b"%d-*" % number),
+    st.integers(10, 200).map(lambda number: b"%d-*" % number),
+    st.integers(10, 200).map(lambda number: b"%d-*" % number),
+    ANY_IDS,
+)
+BOUNDS = st.one_of(ANY_IDS, ANY_IDS.map(lambda id: b"(" + id), st.just(b"-"), st.just(b"+"))
+STARTS = st.one_of(st.just(b"-"), st.just(b"-"), BOUNDS)
+ENDS = st.one_of(st.just(b"+"), st.just(b"+"), BOUNDS)
+FIELD = st.sampled_from([b"f", b"g", b"field:1", b"1", b"", b"temperature"])
+SMALL_VALUES = st.one_of(VALUES, st.integers(-5000, 5000).map(lambda number: b"%d" % number))
+PAIRS = some(st.tuples(FIELD, SMALL_VALUES), 1, 3)
+SAME_FIELDS = st.tuples(st.just(b"f"), SMALL_VALUES, st.just(b"g"), SMALL_VALUES)
+COUNT = st.one_of(st.just(()), st.tuples(cased("count"), st.one_of(SMALL, SMALL, SMALL, INTEGERS)))
+THRESHOLD = st.one_of(SMALL, SMALL, st.integers(0, 40).map(lambda n: b"%d" % n), ANY_IDS, ODD_NUMBERS)
+SIGN = words("", "", "=", "~", "~")
+TRIM = st.one_of(
+    st.tuples(cased("maxlen"), SIGN, THRESHOLD),
+    st.tuples(cased("minid"), SIGN, st.one_of(IDS, THRESHOLD)),
+    st.tuples(cased("maxlen"), st.just(b"~"), SMALL, cased("limit"), INTEGERS),
+    st.tuples(cased("minid"), st.just(b"~"), IDS, cased("limit"), SMALL),
+    words("LIMIT 5", "MAXLEN 3 MINID 1", "MAXLEN = 3 LIMIT 5", "MAXLEN", "NOMKSTREAM"),
+).map(lambda parts: tuple(p for part in parts for p in (part if isinstance(part, tuple) else (part,))))
+GROUPS = st.sampled_from([b"g", b"g", b"g", b"h", b"grp\xff"])
+CONSUMERS = st.sampled_from([b"alice", b"bob", b"carol", b"a", b""])
+# What is idle for how long differs by what passes between the two servers: only borders that nothing is near.
+IDLE = st.sampled_from([b"0", b"0", b"0", b"10000000", b"-1", b"x"])
+
+
+def entries(keys: Keys) -> list[Commands]:
+    return [
+        command("xadd", keys, NEW_IDS, PAIRS),
+        command("xadd", keys, NEW_IDS, SAME_FIELDS),
+        command("xadd", keys, NEW_IDS, SAME_FIELDS),
+        command("xadd", keys, some(TRIM, 0, 1), some(words("NOMKSTREAM", "nomkstream"), 0, 1), NEW_IDS, SAME_FIELDS),
+        command("xadd", keys, NEW_IDS, some(FIELD)),
+        command("xlen", keys),
+        command("xdel", keys, some(ANY_IDS)),
+        command("xtrim", keys, TRIM),
+        command("xsetid", keys, ANY_IDS, some(words("ENTRIESADDED 5", "entriesadded 100", "ENTRIESADDED -1"), 0, 1)),
+        command("xsetid", keys, ANY_IDS, st.tuples(cased("maxdeletedid"), ANY_IDS)),
+        command("del", keys),
+        command("copy", keys, keys, words("", "REPLACE")),
+        command("rename", keys, keys),
+    ]
+
+
+def ranges(keys: Keys) -> list[Commands]:
+    return [
+        command("xrange", keys, words("- +")),
+        command("xrange", keys, STARTS, ENDS, COUNT),
+        command("xrevrange", keys, words("+ -")),
+        command("xrevrange", keys, ENDS, STARTS, COUNT),
+        command("xread", COUNT, cased("streams"), keys, ANY_IDS),
+        command("xread", COUNT, words("STREAMS", "streams", "block -1 streams"), keys, keys, ANY_IDS, ANY_IDS),
+        command("xread", words("STREAMS", "NOACK STREAMS", "GROUP g a STREAMS", "COUNT STREAMS"), some(keys)),
+        command("xinfo", cased("stream"), keys),
+        command("xinfo", cased("stream"), keys, words("FULL", "full COUNT 2", "FULL COUNT 0", "FULL COUNT -1", "FUL")),
+        command("type", keys),
+        command("object", cased("encoding"), keys),
+    ]
+
+
+def groups(keys: Keys) -> list[Commands]:
+    start = st.one_of(words("0", "$"), ANY_IDS)
+    create_options = some(
+        words("MKSTREAM", "mkstream", "ENTRIESREAD 2", "ENTRIESREAD -1", "ENTRIESREAD -2", "no"), 0, 1
+    )
+    set_options = some(words("ENTRIESREAD 2", "entriesread 0", "MKSTREAM", "ENTRIESREAD"), 0, 1)
+    behind = st.one_of(words(">", ">", ">", "0"), ANY_IDS)
+    claim_options = some(
+        st.one_of(
+            words("FORCE", "justid", "JUSTID", "IDLE 100", "TIME 5", "RETRYCOUNT 7", "retrycount x", "LASTID 5-5"),
+            words("FORCE JUSTID", "IDLE -5", "nope"),
+        ),
+        0,
+        2,
+    )
+    return [
+        command("xgroup", cased("create"), keys, GROUPS, start, create_options),
+        command("xgroup", cased("create"), keys, GROUPS, words("0 MKSTREAM", "0")),
+        command("xgroup", cased("setid"), keys, GROUPS, start, set_options),
+        command("xgroup", cased("destroy"), keys, GROUPS),
+        command("xgroup", cased("createconsumer"), keys, GROUPS, CONSUMERS),
+        command("xgroup", cased("delconsumer"), keys, GROUPS, CONSUMERS),
+        command("xreadgroup", cased("group"), GROUPS, CONSUMERS, COUNT, cased("streams"), keys, behind),
+        command("xreadgroup", cased("group"), GROUPS, CONSUMERS, COUNT, cased("streams"), keys, words(">")),
+        command("xreadgroup", cased("group"), GROUPS, CONSUMERS, cased("noack"), cased("streams"), keys, behind),
+        command("xreadgroup", cased("group"), GROUPS, CONSUMERS, cased("streams"), keys, keys, behind, behind),
+        command("xack", keys, GROUPS, some(ANY_IDS)),
+        command("xpending", keys, GROUPS),
+        command("xpending", keys, GROUPS, STARTS, ENDS, INTEGERS, some(CONSUMERS, 0, 1)),
+        command("xpending", keys, GROUPS, cased("idle"), IDLE, words("- +"), SMALL, some(CONSUMERS, 0, 1)),
+        command("xclaim", keys, GROUPS, CONSUMERS, IDLE, some(ANY_IDS), claim_options),
+        command("xautoclaim", keys, GROUPS, CONSUMERS, IDLE, STARTS, COUNT, words("", "JUSTID", "justid")),
+        command("xinfo", cased("groups"), keys),
+        command("xinfo", cased("consumers"), keys, GROUPS),
+    ]
+
+
+# Few keys, so that most commands find a stream.
+FEW = st.sampled_from([b"a", b"a", b"a", b"b"])
+SETTINGS = command("config", cased("set"), words("stream-node-max-entries"), words("3", "10", "100", "0"))
+ALL = [*entries(FEW), *entries(FEW), *ranges(FEW), *groups(FEW), SETTINGS]
+MIXED = [
+    *(entries(KEYS) + ranges(KEYS) + groups(KEYS)),
+    command("set", KEYS, VALUES),
+    command("rpush", KEYS, VALUES),
+    command("sort", KEYS),
+    command("get", KEYS),
+]
+
+
+KINDS = pytest.mark.parametrize("commands", [ALL, MIXED], ids=["few keys", "keys of other types"])
+
+
+@pytest.fixture(autouse=True)
+def usual_settings(pair: Pair) -> Iterator[None]:
+    yield
+    pair.words("CONFIG SET stream-node-max-entries 100")
+
+
+@KINDS
+def test_random_sequences(pair: Pair, commands: list[Commands]) -> None:
+    run_random_sequences(pair, commands, examples=15, longest=40)
+
+
+@pytest.mark.slow
+@KINDS
+def test_long_random_sequences(pair: Pair, commands: list[Commands]) -> None:
+    run_long_random_sequences(pair, commands)
+
+
+# ---- waiting ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_readers_are_given_what_comes_after_they_began(main: Pair, connect: Connect, protocol: int) -> None:
+    main.words("XADD s 1-1 f old")
+    behind_last, behind_first, of_two = connect(protocol), connect(protocol), connect(protocol)
+    wait(behind_last, "XREAD BLOCK 0 STREAMS s $", 1)
+    assert behind_first.words("XREAD BLOCK 0 STREAMS s 0-0")
+    wait(of_two, "XREAD COUNT 1 BLOCK 0 STREAMS t s $ $", 2)
+    main.words("XADD s 1-2 f new")
+    replies(behind_last)
+    replies(of_two)
+    until_blocked(main.ours, 0)
+
+
+def test_a_key_of_another_type_leaves_readers_waiting(main: Pair, connect: Connect) -> None:
+    waiting = connect()
+    wait(waiting, "XREAD BLOCK 0 STREAMS s $", 1)
+    main.words("RPUSH s element")
+    main.words("DEL s")
+    main.words("XGROUP CREATE s g $ MKSTREAM")
+    until_blocked(main.ours, 1)
+    main.words("XADD s 5-1 f v")
+    replies(waiting)
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_consumers_are_given_what_no_other_was(main: Pair, connect: Connect, protocol: int) -> None:
+    main.words("XGROUP CREATE s g 0 MKSTREAM")
+    first, second = connect(protocol), connect(protocol)
+    wait(first, "XREADGROUP GROUP g alice BLOCK 0 STREAMS s >", 1)
+    wait(second, "XREADGROUP GROUP g bob BLOCK 0 STREAMS s >", 2)
+    main.words("XADD s 1-1 f v")
+    replies(first)
+    until_blocked(main.ours, 1)
+    main.words("XADD s 1-2 f v")
+    replies(second)
+    main.words("XPENDING s g")
+    main.words("XINFO GROUPS s")
+
+
+ENDS_A_WAIT = [
+    ["DEL s"],
+    ["UNLINK s"],
+    ["SET s v"],
+    ["RENAME s t"],
+    ["XGROUP DESTROY s g"],
+    ["FLUSHALL"],
+    ["FLUSHDB"],
+    ["PEXPIRE s 1"],
+    ["EXPIRE s -1"],
+    ["MULTI", "DEL s", "SADD s e", "EXEC"],
+    ["SWAPDB 0 9"],
+    ["SET t v", "RENAME t s"],
+    ["COPY s t", "DEL s", "RENAME t s"],
+]
+
+
+@pytest.mark.parametrize("lines", ENDS_A_WAIT, ids=["; ".join(lines) for lines in ENDS_A_WAIT])
+def test_consumers_are_told_that_stream_or_group_has_gone(main: Pair, connect: Connect, lines: list[str]) -> None:
+    main.words("XGROUP CREATE s g 0 MKSTREAM")
+    waiting = connect()
+    wait(waiting, "XREADGROUP GROUP g alice BLOCK 0 STREAMS s >", 1)
+    for line in lines:
+        main.words(line)
+    if lines[0].startswith("COPY"):  # the group is in the copy: the wait goes on
+        main.words("XADD s 1-1 f v")
+    replies(waiting)
+    until_blocked(main.ours, 0)
+
+
+def test_what_ends_one_wait_leaves_those_of_other_types(main: Pair, connect: Connect) -> None:
+    of_lists, of_group = connect(), connect()
+    wait(of_lists, "BLPOP s 0", 1)
+    main.words("XGROUP CREATE s g 0 MKSTREAM")
+    wait(of_group, "XREADGROUP GROUP g alice BLOCK 0 STREAMS s >", 2)
+    main.words("DEL s")
+    replies(of_group)
+    until_blocked(main.ours, 1)
+    main.words("RPUSH s element")
+    replies(of_lists)
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_nobody_waits_in_a_transaction_or_a_script(main: Pair, connect: Connect, protocol: int) -> None:
+    main.words("XGROUP CREATE s g 0 MKSTREAM")
+    asking = connect(protocol)
+    for line in ["MULTI", "XREAD BLOCK 0 STREAMS s $", "XREADGROUP GROUP g a BLOCK 0 STREAMS s >", "EXEC"]:
+        asking.words(line)
+    for call in ["'xread','block','0','streams','s','0'", "'xread','streams','s','0'"]:
+        asking.run((b"EVAL", f"return redis.call({call})".encode(), b"0"))
+    for line in ["XREAD BLOCK x STREAMS s $", "XREAD BLOCK -1 STREAMS s $", "XREAD BLOCK 1.5 STREAMS s $"]:
+        asking.words(line)
+    assert asking.words("XREAD BLOCK 1 STREAMS s $")[1] in {None, b""}
+    main.words("XINFO CONSUMERS s g")
+
+
+def test_a_call_that_ended_with_an_error_after_a_wait_is_counted_as_failed(main: Pair, connect: Connect) -> None:
+    waiting = connect()
+    main.words("XGROUP CREATE s g 0 MKSTREAM")
+    main.words("CONFIG RESETSTAT")
+    wait(waiting, "XREADGROUP GROUP g alice BLOCK 0 STREAMS s >", 1)
+    main.words("XGROUP DESTROY s g")
+    replies(waiting)
+    with redis.Redis(unix_socket_path=str(main.peers[1].unix_path)) as client:
+        stats = client.info("commandstats")["cmdstat_xreadgroup"]
+    assert (stats["calls"], stats["failed_calls"]) == (1, 1)
+
+
+# ---- by name ----------------------------------------------------------------------------------------------------
+
+
+def test_changes_aside_break_no_watch(main: Pair, connect: Connect) -> None:
+    """As in Redis, only entries that come and go count for WATCH."""
+    main.words("XADD s 1-1 f v")
+    main.words("XGROUP CREATE s g 0")
+    for change in [
+        "XREADGROUP GROUP g a STREAMS s >",
+        "XACK s g 1-1",
+        "XGROUP SETID s g 0",
+        "XADD s 2-1 f v",
+        "XDEL s 2-1",
+    ]:
+        main.words("WATCH s")
+        connect().words(change)
+        main.words("MULTI")
+        main.words("XLEN s")
+        main.words("EXEC")
+
+
+def test_ids_follow_the_clock_and_never_go_back(our_peer: Any) -> None:
+    with redis.Redis(unix_socket_path=str(our_peer.unix_path), decode_responses=True) as client:
+        client.flushall()
+        before = int(client.time()[0]) * 1000
+        ids = [client.xadd("s", {"f": "v"}) for _ in range(20)]
+        parts = [tuple(int(part) for part in id.split("-")) for id in ids]
+        assert parts == sorted(set(parts))
+        assert before <= parts[0][0] < before + 100_000
+        client.xadd("s", {"f": "v"}, id="99999999999999-5")
+        assert client.xadd("s", {"f": "v"}) == "99999999999999-6"
+
+
+def test_a_stream_of_many_entries_is_read_trimmed_and_freed(our_peer: Any) -> None:
+    with redis.Redis(unix_socket_path=str(our_peer.unix_path)) as client:
+        client.flushall()
+        pipeline = client.pipeline(transaction=False)
+        for number in range(30_000):
+            pipeline.xadd("s", {"n": number, "text": b"x" * 20}, id=f"{number + 1}-0")
+        pipeline.execute()
+        assert [entry[b"n"] for _, entry in client.xrange("s")] == [b"%d" % number for number in range(30_000)]
+        assert [id for id, _ in client.xrevrange("s", count=3)] == [b"30000-0", b"29999-0", b"29998-0"]
+        assert len(client.xread({"s": 0})[0][1]) == 30_000
+        client.xgroup_create("s", "g", 0)
+        assert len(client.xreadgroup("g", "a", {"s": ">"})[0][1]) == 30_000
+        assert client.xpending("s", "g")["pending"] == 30_000
+        assert len(client.xpending_range("s", "g", "-", "+", 30_000)) == 30_000
+        assert client.memory_usage("s") < 30_000 * 200
+        assert client.xack("s", "g", *(f"{number + 1}-0" for number in range(0, 30_000, 2))) == 15_000
+        assert client.xtrim("s", maxlen=1000, approximate=False) == 29_000
+        assert client.xinfo_stream("s")["first-entry"][0] == b"29001-0"
+        client.copy("s", "t")
+        client.xgroup_destroy("s", "g")
+        client.delete("s")
+        assert client.xpending("t", "g")["pending"] == 15_000
+        client.flushall()
