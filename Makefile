@@ -23,8 +23,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup
 LWIP := build/lwip
+# What is installed beside the server and its clients. A replay host needs none of it: make setup EXTRAS=
+# `make setup` and `make lwip` keep to what was chosen before; whatever else is made needs everything.
+ALL_EXTRAS := rl atari mujoco plots ray lambda http dashboard docs completion dev
+ifeq ($(filter-out setup lwip,$(MAKECMDGOALS))$(wildcard $(STAMP)/extras),$(STAMP)/extras)
+EXTRAS ?= $(shell cat $(STAMP)/extras)
+endif
+EXTRAS ?= $(ALL_EXTRAS)
 # Further options of pip, e.g. PIP_OPTIONS="--extra-index-url …" for a CPU-only build of torch.
 PIP_OPTIONS ?=
+comma := ,
 
 NATIVE := $(shell find native -type f \( -name '*.c' -o -name '*.h' -o -name '*.py' -o -name '*.cmake' -o -name CMakeLists.txt \))
 # The binding and the server need no rebuild for a change of these.
@@ -52,13 +60,13 @@ setup: $(STAMP)/installed
 
 SYSTEM_PACKAGES = PYTHON=$(PYTHON) .ci/system-packages python3=command:python3 gcc=command:cc libc6-dev=header:stdio.h \
     python3-dev=header:Python.h python3-venv=module:ensurepip \
-    -- liblz4-dev=header:lz4.h libzstd-dev=header:zstd.h redis-server=command:redis-server redis-tools=command:redis-benchmark \
-    liblua5.1-0-dev=header:lua5.1/lua.h iproute2=command:ip ethtool=command:ethtool pkg-config=command:pkg-config libdpdk-dev=pkgconfig:libdpdk \
-    shellcheck=command:shellcheck libhiredis-dev=header:hiredis/hiredis.h libredis-perl=perl:Redis \
-    dpdk=command:dpdk-devbind.py pciutils=command:lspci kmod=command:kmod \
-    chromium=command:chromium
+    -- liblz4-dev=header:lz4.h libzstd-dev=header:zstd.h liblua5.1-0-dev=header:lua5.1/lua.h \
+    iproute2=command:ip ethtool=command:ethtool pkg-config=command:pkg-config libdpdk-dev=pkgconfig:libdpdk \
+    dpdk=command:dpdk-devbind.py pciutils=command:lspci kmod=command:kmod $(if $(filter dev,$(EXTRAS)),$(TEST_PACKAGES))
+TEST_PACKAGES = redis-server=command:redis-server redis-tools=command:redis-benchmark shellcheck=command:shellcheck \
+    libhiredis-dev=header:hiredis/hiredis.h libredis-perl=perl:Redis chromium=command:chromium
 
-$(STAMP)/system: .ci/system-packages
+$(STAMP)/system: .ci/system-packages $(STAMP)/extras
 	@$(SYSTEM_PACKAGES)
 	@mkdir -p $(STAMP) && touch $@
 
@@ -73,12 +81,16 @@ $(LWIP)/.fetched: native/net/lwip/fetch | $(STAMP)/system
 	fi
 	@touch $@
 
+$(STAMP)/extras: FORCE
+	@mkdir -p $(STAMP) && touch -a $@
+	@[ "$$(cat $@)" = "$(EXTRAS)" ] || echo "$(EXTRAS)" >$@
+
 # The environment: everything but this project itself. Rebuilt by pip only where pyproject.toml or the constraints changed.
-$(STAMP)/environment: $(STAMP)/system pyproject.toml constraints.txt
+$(STAMP)/environment: $(STAMP)/system $(STAMP)/extras pyproject.toml constraints.txt
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
-	@echo "installing Python packages into $(VENV): some 2.5 GB with torch, once; it takes minutes and says little"
+	@echo "installing Python packages into $(VENV)$(if $(filter rl,$(EXTRAS)),: some 2.5 GB with torch$(comma) once; it takes minutes and says little)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check 'pip>=24'
-	@$(BIN)/python .ci/requirements pyproject.toml rl atari mujoco plots ray lambda http dashboard docs completion dev > $(STAMP)/requirements.txt
+	@$(BIN)/python .ci/requirements pyproject.toml $(EXTRAS) > $(STAMP)/requirements.txt
 	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_OPTIONS) -c constraints.txt -r $(STAMP)/requirements.txt
 	@touch $@
 
