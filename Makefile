@@ -40,12 +40,12 @@ C_STYLE := $(filter %.c %.h,$(filter-out native/cdef.h,$(NATIVE))) $(wildcard te
 
 SHELL_SCRIPTS := setup_dpdk.sh $(wildcard native/net/dpdk/setup/*.sh) native/net/lwip/fetch .ci/run .ci/release .ci/system-packages
 
-.PHONY: help setup lwip apex test test-slow lint format bench fuzz reference docs sdist wheel clean FORCE
+.PHONY: help setup lwip apex test test-slow test-vm lint format bench fuzz reference docs sdist wheel clean FORCE
 
 help:
 	@echo "make apex [ENV=ALE/Breakout-v5] [ACTORS=n] [MINUTES=m] [SEED=s] [LOGDIR=dir] [ARGS='--profile …']"
 	@echo "make test        lint, C tests under sanitizers, fuzzing for $(FUZZ_SECONDS) s, all tests but the slow ones"
-	@echo "make test-slow   the tests marked slow"
+	@echo "make test-slow   the tests marked slow      make test-vm   PCI NICs in a virtual machine"
 	@echo "make bench       replay-server bench server, with JSON and a plot in runs/bench"
 	@echo "make lint        ruff, pyright, clang-format      make format   rewrites files as lint wants them"
 	@echo "make fuzz        FUZZ_SECONDS=600 make fuzz: requests, commands, snapshots"
@@ -118,7 +118,7 @@ apex: setup
 
 # The longest first; what a folder printed appears when it has ended. With ARGS, one pytest for all, which prints as it goes.
 LONGEST := tests/learning tests/transport tests/serverless tests/conformance tests/native tests/protocol
-TESTS := $(LONGEST) $(filter-out $(LONGEST),$(patsubst %/,%,$(wildcard tests/[a-z]*/)))
+TESTS := $(LONGEST) $(filter-out $(LONGEST) tests/vm,$(patsubst %/,%,$(wildcard tests/[a-z]*/)))
 .PHONY: $(TESTS)
 
 test: setup
@@ -127,14 +127,21 @@ ifeq ($(strip $(ARGS)),)
 	@$(MAKE) --no-print-directory --keep-going --jobs $(JOBS) --output-sync=target lint $(TESTS)
 else
 	@$(MAKE) --no-print-directory lint
-	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -m "not slow" $(ARGS)
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -m "not slow and not vm" $(ARGS)
 endif
 
 $(TESTS):
-	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -m "not slow" $@
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -m "not slow and not vm" $@
 
 test-slow: setup
 	@$(BIN)/python -m pytest -m slow $(ARGS)
+
+# PCI NICs in a virtual machine. The first time makes the guest's disk, some 15 minutes; kept in build/vm.
+VM_PACKAGES = qemu-system-x86=command:qemu-system-x86_64 qemu-utils=command:qemu-img mmdebstrap=command:mmdebstrap \
+    openssh-client=command:ssh e2fsprogs=command:mkfs.ext4 uidmap=command:newuidmap
+test-vm: setup
+	@.ci/system-packages $(VM_PACKAGES)
+	@$(BIN)/python -m pytest -s -m vm tests/vm $(ARGS)
 
 bench: setup
 	@mkdir -p runs/bench
