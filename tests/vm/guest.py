@@ -112,7 +112,7 @@ def _state_of_checkout() -> str:
     state = hashlib.sha256()
     for name in _files():
         path = REPOSITORY / name
-        if not name.startswith(("docs/", "tests/")) and path.is_file():
+        if not name.startswith(("docs/", "tests/")) and path.suffix != ".md" and path.is_file():
             state.update(f"{name}\0".encode())
             state.update(path.read_bytes())
     return state.hexdigest()
