@@ -104,6 +104,10 @@ set K v | expire K -1
 set K v | expireat K 99999999999
 set K v EX 900 | expire K 100 LT
 select 2 ; set K v | flushdb
+| geoadd K 13.36 38.11 a 15.08 37.5 b
+geoadd K 13.36 38.11 a 15.08 37.5 b | georadius K 15 37 200 km STORE L
+geoadd K 13.36 38.11 a 15.08 37.5 b | georadiusbymember K a 200 km STOREDIST L
+geoadd K 13.36 38.11 a 15.08 37.5 b | geosearchstore L K FROMLONLAT 15 37 BYRADIUS 200 km
 select 2 ; set K v ; select 0 | flushall
 set K v | getdel K
 set K v | getex K EX 900
@@ -134,6 +138,9 @@ set K v | move K 4
 set K v EX 900 | persist K
 set K v | pexpire K 900000
 set K v | pexpireat K 99999999999999
+| pfadd K a b c
+pfadd K a b | pfdebug TODENSE K
+pfadd K a b ; pfadd L c | pfmerge M K L
 | psetex K 900000 v
 set K v EX 900 | rename K L
 set K v | renamenx K L
