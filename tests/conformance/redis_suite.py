@@ -232,7 +232,7 @@ def _run_and_print(source: Path, units: list[str], start: Start) -> list[Result]
 
 
 def _recorded(result: Result) -> dict[str, Any]:
-    failed = [" ".join(failure.split()) for failure in result.failed]
+    failed = [" ".join(failure.split())[:300] for failure in result.failed]
     return {"passed": result.ok, "skipped": result.skipped, "failed": failed, "ended": result.ended}
 
 
