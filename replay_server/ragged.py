@@ -14,6 +14,9 @@ _OFFSET_BYTES = 8
 _GROWTH = 1.25
 """Of memory that is too small: batches differ by a little, and should not need new memory each time."""
 
+_LONG_ROWS = 64
+"""On average, from which on items are padded one by one; shorter ones all at once, by a mask."""
+
 
 class Room:
     """Memory that a ragged column is received into: int64 offsets, then the rows. It grows, and is used again."""
@@ -123,8 +126,15 @@ class Ragged:
         if length is not None and length < longest:
             raise SchemaError(f"expected a length of at least {longest} rows, the longest item's, got {length}")
         rows = longest if length is None else length
-        padded = np.full((len(self), rows, *self.values.shape[1:]), fill, self.values.dtype)
-        padded[self._mask(rows)] = self.values
+        shape = (len(self), rows, *self.values.shape[1:])
+        if len(self.values) < _LONG_ROWS * len(self):
+            padded = np.full(shape, fill, self.values.dtype)
+            padded[self._mask(rows)] = self.values
+            return padded
+        padded = np.empty(shape, self.values.dtype)
+        for place, item in zip(padded, self, strict=True):
+            place[: len(item)] = item
+            place[len(item) :] = fill
         return padded
 
     def read_only(self) -> Ragged:

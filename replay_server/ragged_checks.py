@@ -68,7 +68,7 @@ def _of_offsets(name: str, row: Column, values: Any, offsets: Any) -> Ragged:
 def _of_items(name: str, row: Column, items: list[Any]) -> Ragged:
     offsets = np.zeros(len(items) + 1, np.int64)
     if not items:
-        return Ragged(np.empty((0, *row.shape), row.dtype), offsets)
+        return Ragged(np.empty((0, *row.shape), row.numpy_dtype), offsets)
     arrays = [_rows(name, row, index, item) for index, item in enumerate(items)]
     np.cumsum([len(array) for array in arrays], out=offsets[1:])
     return Ragged(np.ascontiguousarray(np.concatenate(arrays)), offsets)
@@ -83,7 +83,7 @@ def _rows(name: str, row: Column, index: int, item: Any) -> np.ndarray:
 
 def _of_array(name: str, row: Column, value: Any) -> Ragged:
     array = as_array(f"column {name!r} is ragged and expects a list of arrays, or a tuple (values, offsets)", value)
-    if array.ndim < 2 or array.dtype != np.dtype(row.dtype):
+    if array.ndim < 2 or array.dtype != row.numpy_dtype:
         raise SchemaError(
             f"column {name!r} is ragged: expected a list of arrays of {row.dtype}, a tuple (values, offsets), or an "
             f"array (N, rows, …), got {array.dtype} of shape {array.shape}"

@@ -19,11 +19,12 @@ from replay_server.bench.items import KINDS
 from replay_server.bench.peers import claims, in_process
 from replay_server.bench.peers.across import measure_loads
 from replay_server.bench.peers.experience import measure_experience
+from replay_server.bench.peers.ragged import measure_ragged
 from replay_server.bench.peers.systems import SYSTEMS
 from replay_server.bench.peers.table import is_own, markdown, rows
 
 MADE_HERE = [name for name, environment in ENVIRONMENTS.items() if "bench peers" in environment.made_by]
-SECTIONS = ("trees", "buffers", "loads", "experience")
+SECTIONS = ("trees", "buffers", "loads", "experience", "ragged")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -86,6 +87,8 @@ def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> in
             found = in_process.measure_buffers(options, say)
         elif section == "loads":
             found = measure_loads(options, say, folder)
+        elif section == "ragged":
+            found = measure_ragged(options, say)
         else:
             found = measure_experience(options, say, folder)
         for measured, more in zip(rounds, found, strict=True):

@@ -46,7 +46,12 @@ static int map(struct ragged_store *store, const struct table_config *config) {
     store->unit_count = (uint32_t)(bytes / RAGGED_UNIT_BYTES + 1);
     store->next = memory_map(store->unit_count * sizeof *store->next);
     store->units = memory_map((size_t)store->unit_count * RAGGED_UNIT_BYTES);
-    return !store->next || !store->units || block_pool_init(&store->rests, &sizes, rests) ? -1 : 0;
+    if (!store->next || !store->units || block_pool_init(&store->rests, &sizes, rests)) return -1;
+    /* Both are touched from their beginning on. */
+    if (bytes >= MEMORY_HUGE_BYTES) memory_advise_huge(store->units, (size_t)store->unit_count * RAGGED_UNIT_BYTES);
+    if (rests >= MEMORY_HUGE_BYTES)
+        memory_advise_huge(store->rests.base, store->rests.chunks * store->rests.chunk_bytes);
+    return 0;
 }
 
 struct ragged_store *ragged_store_new(const struct table_config *config, struct error *error) {

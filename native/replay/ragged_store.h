@@ -80,6 +80,15 @@ int ragged_store_put(struct ragged_store *store, uint32_t column, struct ragged_
                      uint32_t length);
 void ragged_store_drop(struct ragged_store *store, uint32_t column,
                        struct ragged_value *value); /* it holds nothing then */
+/* It will be read soon: where its pieces lie is looked up, and the first of them. */
+static inline void ragged_store_prefetch(const struct ragged_store *store, uint32_t column,
+                                         const struct ragged_value *value) {
+    size_t bytes = ragged_value_bytes(store, column, value);
+    if (bytes >= RAGGED_UNIT_BYTES)
+        __builtin_prefetch(store->units + (size_t)store->next[value->last] * RAGGED_UNIT_BYTES);
+    if (bytes % RAGGED_UNIT_BYTES) __builtin_prefetch(store->rests.base + value->rest);
+}
+
 /* Its pieces, in order; false: it has no rows, or no more. */
 bool ragged_store_first(const struct ragged_store *store, uint32_t column, const struct ragged_value *value,
                         struct ragged_piece *piece);

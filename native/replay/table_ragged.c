@@ -29,6 +29,7 @@ size_t table_ragged_gather(const struct table *table, uint32_t column, const uin
     uint8_t *to = rows;
     for (uint32_t i = 0; i < n; i++) {
         const struct ragged_value *value = slot_ragged(&table->items, column, slots[i]);
+        if (i + 1 < n) ragged_store_prefetch(ragged, column, slot_ragged(&table->items, column, slots[i + 1]));
         ragged_store_read(ragged, column, value, to);
         to += ragged_value_bytes(ragged, column, value);
     }

@@ -263,3 +263,12 @@ def test_interrupts_leave_no_item_pinned():
             thread.join(0.002)
     buffer.sample(8)
     assert buffer.info()["pinned_slots"] == 0
+
+
+@pytest.mark.parametrize("dtype", ["bool", "float16", "complex64", "S5"])
+def test_rows_of_other_dtypes_come_back(dtype):
+    buffer = rs.Buffer(table(signature={"x": rs.Column(dtype, (None, 2))}))
+    values = [np.array([[1, 0], [0, 1]]).astype(dtype), np.empty((0, 2), dtype)]
+    buffer.add({"x": values})
+    check_same(buffer.sample(2).data["x"], values)
+    assert buffer.sample(2).data["x"].padded().shape == (2, 2, 2)
