@@ -25,7 +25,7 @@ STAMP := $(VENV)/.setup
 LWIP := build/lwip
 # What is installed beside the server and its clients. A replay host needs none of it: make setup EXTRAS=
 # `make setup` and `make lwip` keep to what was chosen before; whatever else is made needs everything.
-ALL_EXTRAS := rl atari mujoco plots ray lambda http dashboard docs completion dev
+ALL_EXTRAS := rl atari mujoco plots ray lambda http dashboard docs completion bfloat16 dev
 ifeq ($(filter-out setup lwip,$(MAKECMDGOALS))$(wildcard $(STAMP)/extras),$(STAMP)/extras)
 EXTRAS ?= $(shell cat $(STAMP)/extras)
 endif

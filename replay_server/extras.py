@@ -26,6 +26,7 @@ EXTRAS = {
     "cloudevents": "http",
     "wandb": "wandb",
     "shtab": "completion",
+    "ml_dtypes": "bfloat16",
 }
 """Module → extra of pyproject.toml."""
 
