@@ -149,7 +149,7 @@ def serve_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         nargs="?",
         const="latest",
-        help="begin with a snapshot; without FILE the newest in --dir, where there is one",
+        help="begin with a snapshot, or a file of Redis (dump.rdb); without FILE the newest snapshot in --dir",
     )
     parser.add_argument("--password-file", metavar="PATH", help="file whose first line is the password")
     parser.add_argument(

@@ -152,10 +152,10 @@ class Server:
             its address are settings ("dpdk-device", "dpdk-address"; docs/nic-host.md), and an admin port is open
             on loopback unless `config` has "admin-port" -1.
         config: further settings, as for CONFIG SET.
-        restore: snapshot to start from: a file's path, absolute or relative to `directory`, or "latest" for the newest
-            in `directory` (the server starts empty if there is none). A table of `tables` that the snapshot also has
-            must equal it, except in what `Client.configure` changes; there `tables` overrides. `log()` shows what was
-            restored and what is lost.
+        restore: snapshot to start from, or a file of Redis (dump.rdb): a file's path, absolute or relative to
+            `directory`, or "latest" for the newest snapshot in `directory` (the server starts empty if there is none).
+            A table of `tables` that the snapshot also has must equal it, except in what `Client.configure` changes;
+            there `tables` overrides. `log()` shows what was restored and what is lost.
         start_timeout: seconds in which the server must be ready.
 
     Attributes:

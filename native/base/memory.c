@@ -338,3 +338,16 @@ void memory_stop_reclaimer(void) {
     reclaim_all();
     sem_destroy(&reclaimer.work);
 }
+
+/* ---- files ----------------------------------------------------------------------------------------------------------- */
+
+void *memory_map_file(int descriptor, size_t size_bytes) {
+    void *pointer = mmap(NULL, size_bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    if (pointer == MAP_FAILED) return NULL;
+    (void)madvise(pointer, size_bytes, MADV_SEQUENTIAL);
+    return pointer;
+}
+
+void memory_unmap_file(void *pointer, size_t size_bytes) {
+    munmap(pointer, size_bytes);
+}

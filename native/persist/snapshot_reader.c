@@ -28,6 +28,7 @@ struct reader {
     struct snapshot_file_header header;
     struct table_restore **restores;
     struct store_restore *store;
+    const struct store_keys_sink *sink;
     uint32_t count;
     bool ended;
 };
@@ -199,7 +200,7 @@ static int read_all(struct reader *reader) {
     reader->restores = memory_calloc(reader->header.tables + 1, sizeof *reader->restores);
     if (!reader->restores) return refuse(reader, 0, "no memory for %" PRIu32 " tables", reader->header.tables);
     if (reader->header.contents & SNAPSHOT_HAS_STORE) {
-        reader->store = store_restore_begin();
+        reader->store = store_restore_begin(reader->sink);
         if (!reader->store) return refuse(reader, 0, "no memory for a store");
     }
     while (!reader->ended) {
@@ -233,22 +234,34 @@ static int finish(struct reader *reader, struct snapshot_content *content) {
     return 0;
 }
 
-int snapshot_read(int descriptor, const char *name, struct snapshot_content *content, const atomic_bool *stop,
-                  struct error *error) {
-    struct reader reader = {.descriptor = descriptor, .name = name, .stop = stop, .error = error};
+static int read_from(struct reader *reader, struct snapshot_content *content) {
     struct stat status;
     *content = (struct snapshot_content){0};
-    if (fstat(descriptor, &status) < 0 || !S_ISREG(status.st_mode))
-        return refuse(&reader, 0, "this is no file that can be read");
-    reader.size = (uint64_t)status.st_size;
-    (void)posix_fadvise(descriptor, 0, 0, POSIX_FADV_SEQUENTIAL);
-    int failed = read_all(&reader) || finish(&reader, content);
-    for (uint32_t i = 0; i < reader.count; i++) table_restore_free(reader.restores[i]);
-    memory_free(reader.restores);
-    store_restore_free(reader.store);
-    memory_free(reader.block);
+    if (fstat(reader->descriptor, &status) < 0 || !S_ISREG(status.st_mode))
+        return refuse(reader, 0, "this is no file that can be read");
+    reader->size = (uint64_t)status.st_size;
+    (void)posix_fadvise(reader->descriptor, 0, 0, POSIX_FADV_SEQUENTIAL);
+    int failed = read_all(reader) || finish(reader, content);
+    for (uint32_t i = 0; i < reader->count; i++) table_restore_free(reader->restores[i]);
+    memory_free(reader->restores);
+    store_restore_free(reader->store);
+    memory_free(reader->block);
     if (failed) snapshot_content_free(content);
     return failed ? -1 : 0;
+}
+
+int snapshot_read(int descriptor, const char *name, struct snapshot_content *content, const atomic_bool *stop,
+                  struct error *error) {
+    return read_from(&(struct reader){.descriptor = descriptor, .name = name, .stop = stop, .error = error}, content);
+}
+
+int snapshot_read_keys(int descriptor, const char *name, const struct store_keys_sink *sink, const atomic_bool *stop,
+                       struct error *error) {
+    struct snapshot_content content;
+    struct reader reader = {.descriptor = descriptor, .name = name, .sink = sink, .stop = stop, .error = error};
+    if (read_from(&reader, &content)) return -1;
+    snapshot_content_free(&content);
+    return 0;
 }
 
 int snapshot_read_file(const char *path, struct snapshot_content *content, const atomic_bool *stop,

@@ -23,6 +23,9 @@ int snapshot_read(int descriptor, const char *name, struct snapshot_content *con
                   struct error *error);
 int snapshot_read_file(const char *path, struct snapshot_content *content, const atomic_bool *stop,
                        struct error *error);
+/* Gives the keys of a snapshot to the sink, one at a time, and leaves out everything else. */
+int snapshot_read_keys(int descriptor, const char *name, const struct store_keys_sink *sink, const atomic_bool *stop,
+                       struct error *error);
 void snapshot_content_free(struct snapshot_content *content);
 
 #endif

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "persist/store_piece.h"
 
 #define MOST_OPEN 64u /* keys of which pieces came, but not the last; a writer has two or three */
 
@@ -21,6 +20,7 @@ struct open_key {
 };
 
 struct store_restore {
+    const struct store_keys_sink *sink; /* NULL: into the store */
     struct store_content content;
     struct open_key *open;
     uint32_t open_count;
@@ -30,8 +30,10 @@ struct store_restore {
     struct store_weights **gradients_end;
 };
 
-struct store_restore *store_restore_begin(void) {
+struct store_restore *store_restore_begin(const struct store_keys_sink *sink) {
     struct store_restore *restore = memory_calloc(1, sizeof *restore);
+    if (restore) restore->sink = sink;
+    if (restore && sink) return restore;
     if (restore) restore->content.store = store_new();
     if (restore && restore->content.store) {
         restore->content.store->keeps_expired = true;
@@ -77,6 +79,11 @@ void store_restore_free(struct store_restore *restore) {
 
 static int put(struct store_restore *restore, unsigned database, const struct piece_key *key, struct value *value,
                struct error *error) {
+    if (restore->sink) {
+        int result = restore->sink->key(restore->sink->context, database, key, value, error);
+        value_free(value);
+        return result;
+    }
     struct store *store = restore->content.store;
     if (store_find(store, database, key->key, key->length)) {
         value_free(value);
@@ -179,6 +186,7 @@ static int put_weights(struct store_restore *restore, const struct piece_key *ke
 static int add_weights_piece(struct store_restore *restore, bool is_gradients, const uint8_t *body, size_t length,
                              struct error *error) {
     struct piece piece;
+    if (restore->sink) return 0;
     if (piece_read(&body, &length, &piece, error)) return -1;
     if (length > 0 || piece.head.type != VALUE_STRING || !piece.key.ends || piece.key.at_ms < 0)
         return error_set(error, ERROR_GENERIC, "weights are malformed");
@@ -211,7 +219,7 @@ int store_restore_gradients(struct store_restore *restore, const uint8_t *body, 
 
 int store_restore_finish(struct store_restore *restore, struct store_content *content, struct error *error) {
     bool whole = !restore->open && !restore->blob;
-    restore->content.store->keeps_expired = false;
+    if (restore->content.store) restore->content.store->keeps_expired = false;
     *content = restore->content;
     restore->content = (struct store_content){0};
     return whole ? 0 : error_set(error, ERROR_GENERIC, "a key, or weights, have no end");

@@ -4,6 +4,7 @@
 
 #include "base/blob.h"
 #include "base/error.h"
+#include "persist/store_piece.h"
 #include "store/store.h"
 
 struct store_weights {
@@ -22,8 +23,16 @@ struct store_content {
 };
 void store_content_free(struct store_content *content);
 
+/* Is given each key in turn, whole; the value is not its own. -1 with `error`: nothing more is read. */
+struct store_keys_sink {
+    void *context;
+    int (*key)(void *context, unsigned database, const struct piece_key *key, const struct value *value,
+               struct error *error);
+};
+
 struct store_restore;
-struct store_restore *store_restore_begin(void); /* NULL: memory is exhausted */
+/* Into a store; with a sink the keys go there, weights and gradients nowhere. NULL: memory is exhausted. */
+struct store_restore *store_restore_begin(const struct store_keys_sink *sink);
 int store_restore_keys(struct store_restore *restore, uint32_t database, const uint8_t *body, size_t length,
                        struct error *error);
 int store_restore_weights(struct store_restore *restore, const uint8_t *body, size_t length, struct error *error);

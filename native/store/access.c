@@ -27,3 +27,12 @@ void access_count(const struct access_clock *clock, struct value *value, struct 
 uint32_t access_idle_s(const struct access_clock *clock, const struct value *value) {
     return (clock->seconds - value->access) & ACCESS_BITS;
 }
+
+void access_set_idle(const struct access_clock *clock, struct value *value, int64_t idle_s) {
+    if (!clock->by_frequency)
+        value->access = (clock->seconds - (uint32_t)(idle_s < ACCESS_BITS ? idle_s : ACCESS_BITS)) & ACCESS_BITS;
+}
+
+void access_set_frequency(const struct access_clock *clock, struct value *value, uint32_t frequency) {
+    if (clock->by_frequency) value->access = (clock->minutes << 8 | frequency) & ACCESS_BITS;
+}

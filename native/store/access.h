@@ -30,6 +30,9 @@ void access_count(const struct access_clock *clock, struct value *value, struct 
 /* How often the value is used, 0 to 255; what was not used for a while counts less. */
 uint32_t access_frequency(const struct access_clock *clock, const struct value *value);
 uint32_t access_idle_s(const struct access_clock *clock, const struct value *value);
+/* As if it had not been used for so long, or so often lately; without effect where the other is counted. */
+void access_set_idle(const struct access_clock *clock, struct value *value, int64_t idle_s);
+void access_set_frequency(const struct access_clock *clock, struct value *value, uint32_t frequency);
 
 /* Of a value that is new. */
 static inline uint32_t access_fresh(const struct access_clock *clock) {

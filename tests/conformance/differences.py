@@ -60,7 +60,10 @@ DIFFERENCES: dict[str, str] = {
     "geosearch": "Members that are equally far stay in the order in which they were found.",
     "xinfo|stream": "`radix-tree-keys` are the blocks of entries, `radix-tree-nodes` those and one.",
     "xread": "A key that is not there counts one miss, and is told of once.",
-    "sync": "Unknown, as there is no replication.",
+    "dump": "Values are written in the forms that every version reads, so the bytes are not Redis's.",
+    "restore": "Errors about a payload say which byte. Elements that come twice, and bytes behind a value, are errors.",
+    "replconf": "What is said before `SYNC` is accepted.",
+    "sync": "Sends the keys as a file, as `redis-cli --rdb` wants it, and closes the connection: no changes follow.",
 }
 
 NOT_WANTED = {

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/crc64.h"
 #include "base/random.h"
 #include "check.h"
 
@@ -268,6 +269,34 @@ static inline void make_cursor(struct maker *maker) {
         put_number(maker, seen.numbers[below(maker, SEEN_NUMBERS)]);
 }
 
+/* What RESTORE takes, mostly with a checksum that is right. */
+static inline void make_payload(struct maker *maker) {
+    static const char *const values[] = {"\x01\x02\x01"
+                                         "a\xc0\x07",
+                                         "\x02\x02\x01"
+                                         "a\x01"
+                                         "b",
+                                         "\x04\x01\x01"
+                                         "f\x02vv",
+                                         "\x05\x01\x01"
+                                         "m\x01\x02\x03\x04\x05\x06\x07\x40",
+                                         "\x12\x01\x01\x03"
+                                         "xyz",
+                                         "\x01\x01\xc3\x04\x0c\x02"
+                                         "abc",
+                                         "\x0e\x01\x0d\x0d",
+                                         "\x63"};
+    uint8_t payload[64] = {0};
+    const char *value = choose_of(maker, values, sizeof values / sizeof *values);
+    size_t length = strlen(value);
+    memcpy(payload, value, length);
+    if (one_in(maker, 8)) payload[below(maker, (uint32_t)length)] = (uint8_t)below(maker, 256);
+    payload[length] = 10;
+    uint64_t sum = crc64(0, payload, length + 2) + one_in(maker, 16);
+    for (int i = 0; i < 8; i++) payload[length + 2 + (size_t)i] = (uint8_t)(sum >> (8 * i));
+    put_bytes(maker, payload, length + 10);
+}
+
 static inline void make_seen_number(struct maker *maker) {
     put_number(maker, seen.numbers[below(maker, SEEN_NUMBERS)]);
 }
@@ -472,6 +501,7 @@ static const struct value_kind {
     {"wait", make_wait},
     {"cursor", make_cursor},
     {"number", make_seen_number},
+    {"payload", make_payload},
     {"told", make_seen_word},
     {"nonce", make_nonce},
     {"pattern", make_pattern},

@@ -406,6 +406,8 @@ static const char *const store_lines[] = {
     "xtrim $stream (MAXLEN|MINID) [=|~] ($small|$entry) [LIMIT $small]",
     "copy $any $any [DB $database] [REPLACE]",
     "del {$any}",
+    "dump $any",
+    "restore $any (0|$milliseconds) $payload [REPLACE] [ABSTTL] [IDLETIME $small]",
     "exists {$any}",
     "expire $any $seconds [NX|XX|GT|LT]",
     "expireat $any $moment [NX|XX|GT|LT]",

@@ -301,7 +301,7 @@ static void marks_are_gone(void) {
 
 /* Cuts, and changes between one step and the next; what comes out must be what was. */
 static void cut_once(uint32_t changes_a_step, bool may_flush) {
-    struct stage stage = {.sink.record = record, .restore = store_restore_begin()};
+    struct stage stage = {.sink.record = record, .restore = store_restore_begin(NULL)};
     char *before = describe(store);
     struct blob *blob = blob_new(600000);
     memset(blob->data, 'w', blob->length);
@@ -343,7 +343,7 @@ static void a_cut_is_the_store_as_it_was_whatever_changes(void) {
 static void a_cut_that_fails_is_cleared_away_and_the_next_succeeds(void) {
     for (uint64_t fail_at = 1; fail_at < 12; fail_at += 3) {
         set_up(fail_at);
-        struct stage stage = {.sink.record = record, .restore = store_restore_begin(), .fail_at = fail_at};
+        struct stage stage = {.sink.record = record, .restore = store_restore_begin(NULL), .fail_at = fail_at};
         store_cut_begin(cut, &stage.sink);
         for (int i = 0; i < 30 && store_cut_step(cut); i++) change(true);
         store_cut_end(cut);

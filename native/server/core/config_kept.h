@@ -44,7 +44,6 @@
     ROW("no-appendfsync-on-rewrite", FLAG, no_appendfsync_on_rewrite, 0, 0, 1)                        \
     ROW("rdb-del-sync-files", FLAG, rdb_del_sync_files, 0, 0, 1)                                      \
     ROW("rdb-save-incremental-fsync", FLAG, rdb_save_incremental_fsync, 1, 0, 1)                      \
-    ROW("rdbcompression", FLAG, rdbcompression, 1, 0, 1)                                              \
     ROW("repl-backlog-size", BYTES, repl_backlog_size, 1 << 20, 1, INT64_MAX)                         \
     ROW("repl-backlog-ttl", NUMBER, repl_backlog_ttl, 3600, 0, INT64_MAX)                             \
     ROW("repl-disable-tcp-nodelay", FLAG, repl_disable_tcp_nodelay, 0, 0, 1)                          \

@@ -89,6 +89,7 @@ struct server_config {
     int64_t snapshot_keep; /* files of snapshots that stay, the newest */
     int64_t snapshot_named_limit; /* files of snapshots that clients have named */
     int64_t slowlog_log_slower_than, slowlog_max_len; /* µs, −1: none; how many are kept */
+    int64_t rdbcompression;         /* DUMP and files for Redis compress strings */
     int64_t hll_sparse_max_bytes;   /* a HyperLogLog that would take more becomes dense */
     int64_t notify_keyspace_events; /* of enum notify_class */
     int64_t tracking_table_max_keys; /* 0: no limit */

@@ -27,6 +27,13 @@ enum rewrite_state {
 
 enum base_outcome { BASE_COMING, BASE_THERE, BASE_FAILED };
 
+static void base_ended(struct server *server, uint64_t bytes, const struct error *error) {
+    struct append_log *log = server->durability->append_log;
+    log->next_base_bytes = bytes;
+    log->base_outcome = error->code == ERROR_NONE ? BASE_THERE : BASE_FAILED;
+    if (error->code != ERROR_NONE) log->rewrite_error = *error;
+}
+
 void append_rewrite_want(struct append_log *log) {
     log->rewrite_wanted = true;
 }
@@ -37,7 +44,7 @@ bool append_rewrite_is_running(const struct append_log *log) {
 
 void append_rewrite_give_up(struct append_log *log) {
     log->rewrite = REWRITE_NONE;
-    snapshots_give_up_base(log->server->durability->snapshots);
+    snapshots_give_up_base(log->server->durability->snapshots, base_ended);
 }
 
 static void failed(struct append_log *log) {
@@ -88,7 +95,7 @@ static void begin(struct append_log *log) {
     log->rewrite_began_us = log->server->now_us;
     log->base_outcome = BASE_COMING;
     if (log->broken) log->renewing = true;
-    if (snapshots_begin_base(log->server->durability->snapshots, log->server->config.appenddirname, name,
+    if (snapshots_begin_base(log->server->durability->snapshots, log->server->config.appenddirname, name, base_ended,
                              &log->rewrite_error) < 0) {
         failed(log);
         return;
@@ -147,12 +154,6 @@ void append_rewrite_switched(struct append_log *log) {
     }
     if (!done) failed(log);
     if (log->writer->job.broken) append_log_break(log, "%s", log->rewrite_error.message);
-}
-
-void append_rewrite_base_ended(struct append_log *log, uint64_t bytes, const struct error *error) {
-    log->next_base_bytes = bytes;
-    log->base_outcome = error->code == ERROR_NONE ? BASE_THERE : BASE_FAILED;
-    if (error->code != ERROR_NONE) log->rewrite_error = *error;
 }
 
 static void go_on(struct append_log *log) {

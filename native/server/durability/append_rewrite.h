@@ -19,7 +19,5 @@ void append_rewrite_give_up(struct append_log *log);
 uint64_t append_rewrite_step(struct append_log *log);
 /* The writer has done its part: new files, or the manifest. */
 void append_rewrite_switched(struct append_log *log);
-/* The base is on the disk, or `error` says why not. */
-void append_rewrite_base_ended(struct append_log *log, uint64_t bytes, const struct error *error);
 
 #endif

@@ -132,7 +132,7 @@ static void replay_save_command(struct client *client) {
 
 static bool refuse_second(struct client *client) {
     const struct snapshots *snapshots = client->server->durability->snapshots;
-    bool saves = (snapshots->running && !snapshots->is_base) || snapshots->wanted || snapshots->savers.length > 0;
+    bool saves = (snapshots->running && !snapshots->base_ended) || snapshots->wanted || snapshots->savers.length > 0;
     if (saves) reply_error(client, "ERR Background save already in progress");
     return saves;
 }
@@ -151,14 +151,14 @@ static void bgsave_command(struct client *client) {
         return;
     }
     if (refuse_second(client)) return;
-    if (snapshots->is_base && !schedules) {
+    if (snapshots->base_ended && !schedules) {
         reply_error(client,
                     "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in "
                     "order to schedule a BGSAVE whenever possible.");
         return;
     }
     snapshots->wanted = true;
-    reply_status(client, snapshots->is_base ? "Background saving scheduled" : "Background saving started");
+    reply_status(client, snapshots->base_ended ? "Background saving scheduled" : "Background saving started");
 }
 
 static void bgrewriteaof_command(struct client *client) {

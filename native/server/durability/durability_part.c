@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "server/durability/append_log.h"
 #include "server/durability/copy_first.h"
+#include "server/durability/export.h"
 #include "server/durability/keyspace_events.h"
 #include "server/durability/snapshots.h"
 
@@ -20,7 +21,8 @@ static bool create(struct server *server) {
     if (!part) return false;
     part->snapshots = snapshots_new(server);
     part->append_log = append_log_new(server);
-    if (!part->snapshots || !part->append_log) return false;
+    part->export = export_new(server);
+    if (!part->snapshots || !part->append_log || !part->export) return false;
     keyspace_listen(server);
     return true;
 }
@@ -28,6 +30,7 @@ static bool create(struct server *server) {
 static void free_part(struct server *server) {
     struct durability_part *part = server->durability;
     if (!part) return;
+    export_free(part->export);
     append_log_free(part->append_log);
     snapshots_free(part->snapshots); /* it holds tables */
     memory_free(part);
@@ -55,7 +58,7 @@ static void persistence_info(const struct client *client, struct text *out) {
     snapshots_info(client, out);
     append_log_info(server->durability->append_log, out);
     const struct snapshots *snapshots = server->durability->snapshots;
-    bool runs = snapshots->running && !snapshots->is_base;
+    bool runs = snapshots->running && !snapshots->base_ended;
     int64_t running_s = runs ? (int64_t)((server->now_us - snapshots->began_us) / 1000000) : -1;
     int64_t took_s = snapshots->done_number > 0 ? (int64_t)(snapshots->took_us / 1000000) : -1;
     text_append(out,
@@ -71,9 +74,14 @@ static void persistence_info(const struct client *client, struct text *out) {
 
 static const struct info_section info[] = {{"persistence", 50, persistence_info}, {0}};
 
-static const struct long_task tasks[] = {{snapshot_work, .waits_for_exclusive = true}, {.run = NULL}};
+static uint64_t export_work(struct server *server) {
+    return export_step(server->durability->export);
+}
 
-static const struct command *const commands[] = {commands_snapshot, NULL};
+static const struct long_task tasks[] = {
+    {snapshot_work, .waits_for_exclusive = true}, {export_work, .waits_for_exclusive = true}, {.run = NULL}};
+
+static const struct command *const commands[] = {commands_export, commands_snapshot, NULL};
 
 const struct subsystem durability_part = {
     .name = "durability",

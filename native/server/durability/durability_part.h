@@ -6,11 +6,13 @@
 #include "server/durability/stop.h"
 
 struct append_log;
+struct export;
 struct snapshots;
 
 struct durability_part {
     struct snapshots *snapshots;
     struct append_log *append_log;
+    struct export *export;
     struct stop stop; /* after a snapshot */
     struct wait_queue copying; /* of clients whose requests change what a snapshot has still to copy */
 };

@@ -9,6 +9,7 @@
 
 #include "base/memory.h"
 #include "base/worker.h"
+#include "persist/rdb_file.h"
 #include "persist/snapshot_folder.h"
 #include "persist/snapshot_reader.h"
 #include "server/core/client.h"
@@ -43,9 +44,24 @@ static uint64_t leave_out_store(struct store_content *content) {
     return keys;
 }
 
+/* A snapshot, or a file of Redis, which holds keys alone. `said`: NULL where nobody is told. */
+static int read_file(const char *path, struct snapshot_content *content, const atomic_bool *stop, struct text *said,
+                     struct error *error) {
+    if (!rdb_file_is(path)) return snapshot_read_file(path, content, stop, error);
+    struct rdb_content rdb;
+    *content = (struct snapshot_content){0};
+    if (rdb_file_read(path, &rdb, stop, error)) return -1;
+    content->store = rdb.store;
+    content->cut_unix_ms = rdb.written_unix_ms;
+    if (rdb.libraries_left_out > 0 && said)
+        text_append(said, "%" PRIu64 " libraries of functions were left out: there are none here\n",
+                    rdb.libraries_left_out);
+    return 0;
+}
+
 static void run(struct worker_job *base) {
     struct restore_job *job = (struct restore_job *)(void *)base;
-    job->failed = snapshot_read_file(job->path, &job->content, &job->stop, &job->error);
+    job->failed = read_file(job->path, &job->content, &job->stop, NULL, &job->error);
     job->left_out = leave_out_store(&job->content.store); /* here, since it may take long */
 }
 
@@ -63,7 +79,10 @@ static void say_when(int64_t unix_ms, struct text *said) {
 
 static void say_tables(const struct snapshot_content *content, const char *path, struct text *said) {
     text_append(said, "restored %s, cut at ", path);
-    say_when(content->cut_unix_ms, said);
+    if (content->cut_unix_ms > 0)
+        say_when(content->cut_unix_ms, said);
+    else
+        text_append(said, "an unknown time");
     text_append(said, "; what was added, sampled and updated after that is lost\n");
     for (uint32_t i = 0; i < content->count; i++) {
         struct table_info info;
@@ -197,7 +216,7 @@ int snapshots_restore_at_start(struct snapshots *snapshots, const char *file, st
         snprintf(path, sizeof path, "%s", newest);
     }
     struct snapshot_content content;
-    if (snapshot_read_file(path, &content, NULL, error)) return -1;
+    if (read_file(path, &content, NULL, said, error)) return -1;
     const struct server_config *config = &snapshots->server->config;
     uint64_t left_out = 0;
     if (config->appendonly && append_load_exists(config->appenddirname, config->appendfilename))

@@ -41,7 +41,7 @@ struct snapshots *snapshots_new(struct server *server) {
 static void let_go(struct snapshots *snapshots) {
     if (snapshots->running) snapshot_free(snapshots->running);
     snapshots->running = NULL;
-    snapshots->is_base = false;
+    snapshots->base_ended = NULL;
     for (uint32_t i = 0; i < snapshots->entry_count; i++) replay_entry_release(snapshots->entries[i]);
     memory_free(snapshots->entries);
     snapshots->entries = NULL;
@@ -123,7 +123,8 @@ bool snapshots_may_begin(const struct snapshots *snapshots) {
     return !snapshots->running && store_cut_may_begin(snapshots->cut);
 }
 
-int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const char *name, struct error *error) {
+int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const char *name, snapshot_base_ended ended,
+                         struct error *error) {
     struct snapshot_options options = {
         .folder = folder,
         .name = name,
@@ -135,12 +136,12 @@ int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const 
         let_go(snapshots);
         return -1;
     }
-    snapshots->is_base = true;
+    snapshots->base_ended = ended;
     return 0;
 }
 
-void snapshots_give_up_base(struct snapshots *snapshots) {
-    if (snapshots->is_base) let_go(snapshots);
+void snapshots_give_up_base(struct snapshots *snapshots, snapshot_base_ended ended) {
+    if (snapshots->base_ended == ended) let_go(snapshots);
 }
 
 /* Remembers how it ended and answers who waited for it. */
@@ -277,11 +278,12 @@ uint64_t snapshots_step(struct snapshots *snapshots) {
     case SNAPSHOT_DONE:
     case SNAPSHOT_FAILED: break;
     }
-    if (snapshots->is_base) {
+    if (snapshots->base_ended) {
         struct snapshot_progress progress;
+        snapshot_base_ended ended = snapshots->base_ended;
         snapshot_progress(snapshots->running, &progress);
         let_go(snapshots);
-        append_rewrite_base_ended(snapshots->server->durability->append_log, progress.bytes, &error);
+        ended(snapshots->server, progress.bytes, &error);
     } else {
         finish(snapshots, &error);
     }
@@ -299,8 +301,9 @@ void snapshots_info(const struct client *client, struct text *out) {
     text_append(out,
                 "loading:0\r\nasync_loading:0\r\nrdb_changes_since_last_save:%" PRIu64
                 "\r\nrdb_bgsave_in_progress:%d\r\nrdb_last_save_time:%" PRId64 "\r\nrdb_last_bgsave_status:%s\r\n",
-                snapshots->server->store->changes - snapshots->saved_changes, snapshots->running && !snapshots->is_base,
-                snapshots_last_save_s(snapshots), snapshots->outcome.code == ERROR_NONE ? "ok" : "err");
+                snapshots->server->store->changes - snapshots->saved_changes,
+                snapshots->running && !snapshots->base_ended, snapshots_last_save_s(snapshots),
+                snapshots->outcome.code == ERROR_NONE ? "ok" : "err");
     text_append(out,
                 "snapshots_saved:%" PRIu64 "\r\nsnapshots_failed:%" PRIu64 "\r\nsnapshot_last_path:%s\r\n"
                 "snapshot_last_bytes:%" PRIu64 "\r\nsnapshot_last_us:%" PRIu64

@@ -17,11 +17,14 @@ struct replay_entry;
 struct restore_job;
 struct saved_table;
 
+/* `error->code` is ERROR_NONE: the base is there. */
+typedef void (*snapshot_base_ended)(struct server *server, uint64_t bytes, const struct error *error);
+
 struct snapshots {
     struct server *server;
     struct store_cut *cut; /* of the store, for whichever snapshot runs */
     struct snapshot *running; /* NULL: none */
-    bool is_base; /* it is a base of the append-only file, not for clients */
+    snapshot_base_ended base_ended; /* not NULL: it is a base, of the store alone; who is told of its end */
     struct saved_table *cut_tables, *saved_tables; /* counters at the cut of the one running, of the last */
     bool wanted; /* one in the background, by BGSAVE or a rule of `save` */
     uint64_t cut_changes, saved_changes; /* of the store, at the cut of the one running, of the last that succeeded */
@@ -56,11 +59,13 @@ uint64_t snapshots_step(struct snapshots *snapshots);
  * restored and what is lost is written to `said`, line by line. -1 with `error`: refused, and nothing is loaded. */
 int snapshots_restore_at_start(struct snapshots *snapshots, const char *file, struct text *said, struct error *error);
 
-/* Cuts and begins to write the store alone, as a base of the append-only file, whose rewrite hears of its end. Nothing may
- * be running. */
-int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const char *name, struct error *error);
+/* Cuts and begins to write the store alone: a base of the append-only file, or what is turned into a file for Redis. Nothing
+ * may be running. */
+int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const char *name, snapshot_base_ended ended,
+                         struct error *error);
 bool snapshots_may_begin(const struct snapshots *snapshots);
-void snapshots_give_up_base(struct snapshots *snapshots);
+void snapshots_give_up_base(struct snapshots *snapshots,
+                            snapshot_base_ended ended); /* that it began, if it still runs */
 /* Changes of the store are refused since saving fails: stop-writes-on-bgsave-error. */
 bool snapshots_rules_are_valid(const char *rules); /* see struct upcalls */
 bool snapshots_refuse_writes(const struct snapshots *snapshots);

@@ -81,6 +81,7 @@ static const struct long_task tasks[] = {{tracking_tidy}, {.run = NULL}};
 static const struct command *const commands[] = {commands_acl,
                                                  commands_bits,
                                                  commands_database,
+                                                 commands_dump,
                                                  commands_generic,
                                                  commands_geo,
                                                  commands_geo_search,

@@ -2,7 +2,6 @@
 #include "server/redis/acl/acl_commands.h"
 
 const struct acl_absent acl_absent[] = {
-    {"dump", ACL_KEYSPACE | ACL_READ | ACL_SLOW},
     {"failover", ACL_ADMIN | ACL_DANGEROUS | ACL_SLOW},
     {"fcall", ACL_SCRIPTING | ACL_SLOW},
     {"fcall_ro", ACL_SCRIPTING | ACL_SLOW},
@@ -16,9 +15,6 @@ const struct acl_absent acl_absent[] = {
     {"module|loadex", ACL_ADMIN | ACL_DANGEROUS | ACL_SLOW},
     {"module|unload", ACL_ADMIN | ACL_DANGEROUS | ACL_SLOW},
     {"psync", ACL_ADMIN | ACL_DANGEROUS | ACL_SLOW},
-    {"replconf", ACL_ADMIN | ACL_DANGEROUS | ACL_SLOW},
-    {"restore", ACL_DANGEROUS | ACL_KEYSPACE | ACL_SLOW | ACL_WRITE},
     {"restore-asking", ACL_DANGEROUS | ACL_KEYSPACE | ACL_SLOW | ACL_WRITE},
-    {"sync", ACL_ADMIN | ACL_DANGEROUS | ACL_SLOW},
     {0},
 };

@@ -1,0 +1,14 @@
+/* rdb_file_writer: a file for Redis from the keys of a snapshot. Tables, weights and gradients have no form in it. */
+#ifndef REPLAY_PERSIST_RDB_FILE_WRITER_H
+#define REPLAY_PERSIST_RDB_FILE_WRITER_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+/* Reads the snapshot from one descriptor and writes to the other, a key at a time. Any thread may do it. -1 with `error`. */
+int rdb_file_from_snapshot(int snapshot, int out, bool compresses, const atomic_bool *stop, uint64_t *bytes,
+                           struct error *error);
+
+#endif
