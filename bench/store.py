@@ -42,6 +42,11 @@ WEIGHTS_BYTES = 13_000_000
 WEIGHTS_READERS = 8
 LIST = "mylist"
 LIST_ITEMS = 600
+HASH = "myhash"
+HASH_FIELDS = 20
+PLACES = "places"
+RANDOM = "__rand_int__"
+"""What redis-benchmark puts a number of twelve digits in place of."""
 KEY_COUNT = 200_000
 PORTION = 1000
 """Keys that are set in one go where memory is measured."""
@@ -81,12 +86,22 @@ TESTS = [
     ),
     *_usual("zadd", "zpopmin"),
     *(_range(items) for items in (100, 300, 500, 600)),
+    Test("pfadd", ("PFADD", "sketch:__rand_int__", "element:__rand_int__")),
+    Test("pfadd_dense", ("PFADD", "sketch", "element:__rand_int__")),
+    Test("geoadd", ("GEOADD", PLACES, "__rand_int__e-3", "12.5", "place:__rand_int__")),
+    Test(
+        "geosearch",
+        ("GEOSEARCH", PLACES, "FROMLONLAT", "50", "12.5", "BYRADIUS", "50", "km", "COUNT", "10"),
+        requests=20_000,
+        heavy=True,
+    ),
+    Test("dump", ("DUMP", HASH)),
     Test("mset", ("-t", "mset"), requests=50_000, heavy=True),
     Test("set_1mb", ("-t", "set"), 3000, data_bytes=LARGE_BYTES, heavy=True, pipelined=False),
     Test("get_1mb", ("GET", "large"), 6000, heavy=True, pipelined=False),
     Test("weights_13mb", ("GET", "weights"), 400, WEIGHTS_READERS, heavy=True, pipelined=False),
 ]
-"""Every test of redis-benchmark, one command each, and large values."""
+"""Every test of redis-benchmark, one command each; sketches, places and dumps; and large values."""
 
 BY_NAME = {test.name: test for test in TESTS}
 VALUES = {"integer": b"123456", "8b": b"valuexyz", "64b": b"x" * 64}
@@ -153,6 +168,10 @@ class Side:
         self.client.flushall()
         if LIST in test.command:
             self.client.rpush(LIST, *([b"x" * DATA_BYTES] * LIST_ITEMS))
+        if HASH in test.command:
+            self.client.hset(HASH, mapping={f"field:{at}": f"value:{at * at}" for at in range(HASH_FIELDS)})
+        if test.name == "geosearch":
+            self.load(BY_NAME["geoadd"], 16, KEYSPACE)
         if "large" in test.command:
             self.client.set("large", b"x" * LARGE_BYTES)
         if "weights" in test.command:
@@ -167,7 +186,7 @@ class Side:
         """What redis-benchmark says of one run."""
         command = ["taskset", "--cpu-list", str(self._client_processor), "redis-benchmark", "--csv"]
         options = {"-p": self.port, "-c": test.clients, "-n": requests, "-P": pipeline, "-d": test.data_bytes}
-        if test.command[0] == "-t":
+        if test.command[0] == "-t" or any(RANDOM in word for word in test.command):
             options["-r"] = KEYSPACE if test.data_bytes <= DATA_BYTES else 50
         command += [str(word) for pair in options.items() for word in pair]
         done = subprocess.run([*command, *test.command], capture_output=True, text=True, timeout=600)
