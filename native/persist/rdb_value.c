@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "persist/rdb_format.h"
+#include "persist/rdb_stream.h"
 #include "store/t_hash.h"
 #include "store/t_list.h"
 #include "store/t_set.h"
@@ -229,6 +230,14 @@ static bool begin_zset(struct build *build) {
     return zset || no_memory(build);
 }
 
+/* A stream may be empty. */
+static bool begin_stream(struct build *build) {
+    struct xstream *stream = xstream_new();
+    build->value = stream ? &stream->head : NULL;
+    build->parts = 1;
+    return stream || no_memory(build);
+}
+
 static void rest_while_ordering(void *context) {
     const struct build *build = context;
     if (build->rest) build->rest->rest(build->rest->context);
@@ -263,7 +272,7 @@ static bool read_type(struct build *build, uint8_t type) {
     case RDB_STREAM_LISTPACKS:
     case RDB_STREAM_LISTPACKS_2:
     case RDB_STREAM_LISTPACKS_3:
-        return rdb_problem(build->reader, build->reader->at, "a stream, which is not read here");
+        return begin_stream(build) && rdb_read_stream(build->reader, type, build->rest, xstream_of(build->value));
     case RDB_MODULE:
     case RDB_MODULE_2: return rdb_problem(build->reader, build->reader->at, "a value of a module, which is not here");
     default: return rdb_problem(build->reader, build->reader->at, "%u is no type of a value", type);

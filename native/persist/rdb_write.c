@@ -4,6 +4,7 @@
 #include "base/lzf.h"
 #include "base/memory.h"
 #include "persist/rdb_format.h"
+#include "persist/rdb_stream.h"
 #include "persist/rdb_value.h"
 #include "store/t_hash.h"
 #include "store/t_list.h"
@@ -78,11 +79,9 @@ void rdb_write_string(struct rdb_writer *writer, const void *data, size_t length
 /* ---- values ---------------------------------------------------------------------------------------------------------- */
 
 uint8_t rdb_type_of(const struct value *value) {
-    static const uint8_t types[] = {[VALUE_STRING] = RDB_STRING,
-                                    [VALUE_LIST] = RDB_LIST,
-                                    [VALUE_HASH] = RDB_HASH,
-                                    [VALUE_SET] = RDB_SET,
-                                    [VALUE_SORTED_SET] = RDB_ZSET_2};
+    static const uint8_t types[] = {[VALUE_STRING] = RDB_STRING,     [VALUE_LIST] = RDB_LIST,
+                                    [VALUE_HASH] = RDB_HASH,         [VALUE_SET] = RDB_SET,
+                                    [VALUE_SORTED_SET] = RDB_ZSET_2, [VALUE_STREAM] = RDB_STREAM_LISTPACKS_2};
     return types[value->type];
 }
 
@@ -161,6 +160,8 @@ bool rdb_write_value(struct rdb_writer *writer, const struct value *value, const
     case VALUE_HASH: return write_hash(writer, (const struct hash *)value, &pace);
     case VALUE_SET: return write_set(writer, value, &pace);
     case VALUE_SORTED_SET: return write_zset(writer, (const struct zset *)value, &pace);
-    default: return true;
+    case VALUE_STREAM: return rdb_write_stream(writer, xstream_of(value), rest);
+    case VALUE_TYPES: break;
     }
+    return true;
 }

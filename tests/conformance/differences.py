@@ -75,8 +75,8 @@ BEYOND = "Tables of experience, versioned weights, and gradients that wait: [pro
 
 SUITE = [
     ("'SYNC'", "The test reads what a replica is sent: there is no replication."),
-    ("'XADD'", "Streams are not here."),
-    ("dump", "`DUMP` and `RESTORE` are not here."),
+    ("'XADD'", "It was recorded before streams were here."),
+    ("dump", "It was recorded before `DUMP` and `RESTORE` were here."),
     ("very long nested loops", "Debian's Redis finds nothing by a pattern with so many stars: here it matches."),
     ("rdb-key-save-delay", "The test kills the process that saves: here none is forked. It fails on Redis, too, where "
     "the server is not the suite's own."),

@@ -47,6 +47,7 @@ def reader_of(kind: str) -> tuple[bytes, ...]:
         "set": (b"SMEMBERS", b"k"),
         "zset": (b"ZRANGE", b"k", b"0", b"-1", b"WITHSCORES"),
         "hash": (b"HGETALL", b"k"),
+        "stream": (b"XRANGE", b"k", b"-", b"+"),
     }[kind]
 
 
@@ -116,6 +117,49 @@ def forms() -> Iterator[tuple[str, list[tuple[bytes, ...]]]]:
     yield "hash", [(b"HSET", b"k", b"small", b"z" * 70)]
     yield "zset", [(b"ZADD", b"k", b"inf", b"a", b"-inf", b"b", b"0", b"c", b"-1.5", b"", b"1e300", b"e", b"3", b"7")]
     yield "zset", [(b"ZADD", b"k", b"1", b"m" * 70)]
+    for size in (1, 10, 600):
+        yield "stream", list(stream(size))
+    yield "stream", [*stream(3), *((b"XDEL", b"k", b"%d-1" % n) for n in (1, 2, 3))]
+    yield "stream", [(b"XGROUP", b"CREATE", b"k", b"group", b"0", b"MKSTREAM")]
+
+
+def stream(size: int) -> Iterator[tuple[bytes, ...]]:
+    for n in range(1, size + 1):
+        other = (b"other", b"w" * (n % 70)) if n % 3 == 0 else ()
+        yield (b"XADD", b"k", b"%d-1" % n, b"number", b"%d" % (n * n - 5), *other)
+    yield (b"XDEL", b"k", b"%d-1" % (size // 2))
+
+
+def groups(size: int) -> Iterator[tuple[bytes, ...]]:
+    """Two groups: one with pending entries of two consumers, of which one is deleted, and one without any."""
+    yield (b"XGROUP", b"CREATE", b"k", b"busy", b"0")
+    for name, count in ((b"bob", b"3"), (b"alice", b"%d" % size)):
+        yield (b"XREADGROUP", b"GROUP", b"busy", name, b"COUNT", count, b"STREAMS", b"k", b">")
+    yield (b"XACK", b"k", b"busy", b"1-1", b"5-1")
+    yield (b"XDEL", b"k", b"2-1")
+    yield (b"XGROUP", b"CREATE", b"k", b"idle", b"$", b"ENTRIESREAD", b"%d" % size)
+
+
+@pytest.mark.parametrize("size", [1, 10, 600])
+def test_what_groups_of_a_stream_know_moves_both_ways(pair: Pair, size: int) -> None:
+    """All that XINFO tells but the trees inside, which each server builds in its own way."""
+    for one, other in ((pair.redis, pair.ours), (pair.ours, pair.redis)):
+        for server in (one, other):
+            server.run(b"FLUSHALL")
+        for sent in (*stream(size), *groups(size)):
+            one.run(*sent)
+        payload = one.run(b"DUMP", b"k")[1]
+        assert other.run(b"RESTORE", b"k", b"0", payload) == ("+", b"OK")
+        told = [server.run(b"XINFO", b"STREAM", b"k", b"FULL", b"COUNT", b"0") for server in (one, other)]
+        assert without_trees(told[0]) == without_trees(told[1])
+        for server in (one, other):  # and it goes on
+            assert server.run(b"XADD", b"k", b"9999-*", b"f", b"v") == ("$", b"9999-0")
+
+
+def without_trees(told: Any) -> list[Any]:
+    kind, fields = told
+    pairs = fields.items() if isinstance(fields, dict) else zip(fields[::2], fields[1::2], strict=True)
+    return [kind, *((name, value) for name, value in pairs if b"radix-tree" not in str(name).encode())]
 
 
 @pytest.mark.parametrize(("limits", "compress"), [("512", "yes"), ("0", "no")])

@@ -25,7 +25,7 @@ struct xstream_group *stream_group_named(const struct xstream *stream, const str
 }
 
 static int shown(size_t length) {
-    return length < 256 ? (int)length : 256;
+    return length < 400 ? (int)length : 400;
 }
 
 bool stream_group_argument(struct client *client, uint32_t index, bool writes, struct stream_place *place) {
