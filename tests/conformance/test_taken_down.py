@@ -15,6 +15,7 @@ import test_lists_waiting
 from against_redis import KEYS, SLOW_IS_FINE, Command, Commands, command
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_dump import with_footer
 from test_durability import assert_same, contents, kill, send, serve, wait_until
 
 import replay_server as rs
@@ -144,6 +145,8 @@ pfadd K a b ; pfadd L c | pfmerge M K L
 | psetex K 900000 v
 set K v EX 900 | rename K L
 set K v | renamenx K L
+| restore K 0 PAYLOAD
+set K w | restore K 900000 PAYLOAD REPLACE
 rpush K {MANY} | rpop K
 rpush K {MANY} | rpoplpush K L
 | rpush K a b
@@ -212,7 +215,8 @@ grad.push K 1 name float32 VECTOR | grad.del K
 def requests_of(text: str, number: int) -> list[list[Any]]:
     keys = {letter: f"{letter.lower()}{number}" for letter in "KLM"}
     named = [[keys.get(word, word) for word in line.split()] for line in text.split(";")]
-    return [[b"\0\0\x80\x3f" * 8 if word == "VECTOR" else word for word in words] for words in named if words]
+    blobs = {"VECTOR": b"\0\0\x80\x3f" * 8, "PAYLOAD": with_footer(b"\x00\x01v")}
+    return [[blobs.get(word, word) for word in words] for words in named if words]
 
 
 def writes() -> list[tuple[list[list[Any]], list[Any]]]:

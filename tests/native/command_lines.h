@@ -249,6 +249,8 @@ static const char *const store_lines[] = {
     "pfadd $string [{$member}]",
     "pfcount {$string}",
     "pfdebug (GETREG|DECODE|ENCODING|TODENSE) $string",
+    "pfadd sketch [{$member}]",
+    "pfdebug (GETREG|TODENSE) sketch",
     "pfmerge {$string}",
     "pfselftest",
     "psetex $string $milliseconds $value",

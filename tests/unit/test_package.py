@@ -129,6 +129,7 @@ def test_the_base_install_asks_for_no_training_package(wheel: zipfile.ZipFile) -
         "all",
         "wandb",
         "completion",
+        "bfloat16",
     }
 
 

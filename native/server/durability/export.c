@@ -254,7 +254,7 @@ static void replconf_command(struct client *client) {
         const char *const *name = known;
         while (*name && !argument_is(word, *name)) name++;
         if (*name) continue;
-        reply_error(client, "ERR Unrecognized REPLCONF option: %.*s", word->length < 128 ? (int)word->length : 128,
+        reply_error(client, "ERR Unrecognized REPLCONF option: %.*s", word->length < 400 ? (int)word->length : 400,
                     (const char *)word->data);
         return;
     }
