@@ -160,7 +160,7 @@ step_interface() {
         run ip address del "$one" dev "$interface"
     done
     [ "$via" != af_xdp ] || leave_one_queue
-    [ -n "$pci" ] || switch_offloads_off
+    if [ -z "$pci" ]; then switch_offloads_off; elif [ "$via" = af_packet ]; then switch_gro_off; fi
     if ip -o link show dev "$interface" | grep -q '[<,]UP[,>]'; then
         have "$interface is up"
     else
@@ -196,6 +196,14 @@ switch_offloads_off() {
         run ethtool -K "$interface" "${off[@]}"
     fi
     note "the other end of a veth needs the same: ethtool -K IF tx off rx off sg off tso off gso off gro off"
+}
+
+# A packet socket is given frames that the kernel has joined, which are longer than its ring's places.
+switch_gro_off() {
+    [ "$(offload gro)" = on ] || return 0
+    need "$interface: switch off gro"
+    remember offloads "$interface" gro on
+    run ethtool -K "$interface" gro off
 }
 
 # on or off; nothing where the interface has no such feature
