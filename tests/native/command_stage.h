@@ -26,7 +26,9 @@
 #define IDLE_US 60000000u /* how long threads may take to end what they are at */
 #define POOLS_BYTES (4u << 20) /* that an empty server may keep, those that it counts apart */
 
-static char folder[64];
+/* Of the server's files: below $TMPDIR or /tmp, so that nothing is left in a checkout where the fuzzer is ended. */
+static char folder[PATH_MAX - 256];
+static char folder_before[PATH_MAX]; /* the current one, where an input that fails is kept */
 static size_t bytes_before; /* of heap, before the server was made */
 static bool has_damaged; /* a file was damaged, and the server may not read all of them any more */
 
@@ -84,6 +86,13 @@ static void remove_files(const char *name) {
     }
     if (directory) closedir(directory);
     rmdir(name);
+}
+
+static void name_folder(void) {
+    const char *above = getenv("TMPDIR");
+    if (!above || above[0] != '/') above = "/tmp";
+    int length = snprintf(folder, sizeof folder, "%s/replay-fuzz-%ld", above, (long)getpid());
+    CHECK(length > 0 && (size_t)length < sizeof folder && getcwd(folder_before, sizeof folder_before));
 }
 
 /* ---- the stage ------------------------------------------------------------------------------------------------------- */
@@ -358,7 +367,7 @@ static void close_stage(void) {
     check_nobody_holds_anything();
     close_server();
     CHECK(memory_used_bytes() == bytes_before);
-    CHECK(chdir("..") == 0);
+    CHECK(chdir(folder_before) == 0);
     servers_run++;
 }
 

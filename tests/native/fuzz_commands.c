@@ -197,7 +197,7 @@ static uint32_t ask_by_rows(uint32_t round, bool say) {
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
     (void)argc;
     (void)argv;
-    sprintf(folder, "fuzz-files-%ld", (long)getpid());
+    name_folder();
     tracing = getenv("FUZZ_TRACE");
     open_stage(2);
     uint32_t round = 0;
