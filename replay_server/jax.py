@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 
 from .batch import Batch
-from .errors import TableClosed
 from .ragged import Ragged
-from .sampler import Sampler
-from .staying import Staying
+from .sampler import Annealed, Sampler
 from .tree import leaves_of, mapped
 
 jax: Any = importlib.import_module("jax")
@@ -75,38 +73,22 @@ def _array(values: np.ndarray, device: Any) -> Any:
     return made if device is None else jax.device_put(made, device)
 
 
-class JaxSampler(Staying):
+class JaxSampler(Annealed):
     """An iterator over `JaxBatch`es; a context manager. Made by `sampler`. Ends and fails as a
     `replay_server.Sampler`, which it has."""
 
-    _send_instead = "send the client or its handle, and make a sampler there"
-
     def __init__(self, source: Sampler, device: Any) -> None:
-        self._source, self._device = source, device
+        self._feed, self._device = source, device
 
     def __iter__(self) -> Iterator[JaxBatch]:
         return self
 
     def __next__(self) -> JaxBatch:
-        return to_jax(next(self._source), self._device)
-
-    @property
-    def beta(self) -> float:
-        """The importance-sampling exponent of batches drawn from now on; assign to anneal it."""
-        return self._source.importance_sampling_exponent
-
-    @beta.setter
-    def beta(self, value: float) -> None:
-        self._source.importance_sampling_exponent = value
-
-    @property
-    def table_closed(self) -> TableClosed | None:
-        """Why the iteration ended, where a closed table ended it; None else."""
-        return self._source.table_closed
+        return to_jax(next(self._feed), self._device)
 
     def close(self) -> None:
         """Ends the sampling."""
-        self._source.close()
+        self._feed.close()
 
     def __enter__(self) -> JaxSampler:
         return self

@@ -8,23 +8,19 @@ from typing import Any
 
 import torch
 
-from ..errors import TableClosed
-from ..sampler import Sampler
-from ..staying import Staying
+from ..sampler import Annealed, Sampler
 from .device_batches import DeviceBatch, DeviceBatches, host_arrays
 from .priorities import PriorityUpdates
 
 
-class TensorSampler(Staying):
+class TensorSampler(Annealed):
     """An iterator over `DeviceBatch`es; a context manager. Made by `sampler`.
 
     It ends, fails and is interrupted as a `replay_server.Sampler`, which it has. For one thread.
     """
 
-    _send_instead = "send the client or its handle, and make a sampler there"
-
     def __init__(self, handle: Any, source: Sampler, device: torch.device, in_flight: int) -> None:
-        self._handle, self._source = handle, source
+        self._handle, self._feed = handle, source
         self._on_device = DeviceBatches(source, device, in_flight)
         self._priorities: PriorityUpdates | None = None
 
@@ -33,29 +29,6 @@ class TensorSampler(Staying):
 
     def __next__(self) -> DeviceBatch:
         return next(self._on_device)
-
-    @property
-    def beta(self) -> float:
-        """The importance-sampling exponent of batches drawn from now on; assign to anneal it."""
-        return self._source.importance_sampling_exponent
-
-    @beta.setter
-    def beta(self, value: float) -> None:
-        self._source.importance_sampling_exponent = value
-
-    @property
-    def policy_version(self) -> int | None:
-        """Of the caller, for batches drawn from now on; see `replay_server.Client.sample`."""
-        return self._source.policy_version
-
-    @policy_version.setter
-    def policy_version(self, value: int | None) -> None:
-        self._source.policy_version = value
-
-    @property
-    def table_closed(self) -> TableClosed | None:
-        """Why the iteration ended, where a closed table ended it; None else."""
-        return self._source.table_closed
 
     def update_priorities(self, ids: Any, priorities: torch.Tensor) -> None:
         """Sets priorities from a tensor on any device, without waiting for the device or for the server; see
@@ -74,7 +47,7 @@ class TensorSampler(Staying):
         to."""
         with contextlib.ExitStack() as stack:
             stack.callback(self._on_device.close)
-            stack.callback(self._source.close)
+            stack.callback(self._feed.close)
             if self._priorities is not None:
                 self._priorities.close(flush)
 

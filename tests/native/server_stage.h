@@ -233,6 +233,44 @@ static inline void release_all(struct memory_peer *peer) {
     settle();
 }
 
+/* A table t of single floats, and a batch for it, of which nothing has been done yet. */
+static inline void create_floats(struct memory_peer *peer, uint32_t capacity) {
+    struct msgpack_writer spec = {0};
+    msgpack_write_map(&spec, 2);
+    msgpack_write_string(&spec, "capacity", 8);
+    msgpack_write_unsigned(&spec, capacity);
+    msgpack_write_string(&spec, "signature", 9);
+    msgpack_write_map(&spec, 1);
+    msgpack_write_string(&spec, "x", 1);
+    msgpack_write_array(&spec, 2);
+    msgpack_write_string(&spec, "float32", 7);
+    msgpack_write_array(&spec, 0);
+    send_arguments(peer, 3);
+    send_word(peer, "REPLAY.CREATE");
+    send_word(peer, "t");
+    send_bulk(peer, spec.data, spec.length);
+    memory_free(spec.data);
+    settle();
+    CHECK(received(peer, "+OK\r\n"));
+}
+
+static inline void send_floats(struct memory_peer *peer, uint32_t n) {
+    char text[32];
+    float *values = malloc(n * sizeof *values);
+    for (uint32_t i = 0; i < n; i++) values[i] = (float)i;
+    send_arguments(peer, 8);
+    send_word(peer, "REPLAY.ADD");
+    send_word(peer, "t");
+    sprintf(text, "%u", n);
+    send_word(peer, text);
+    send_word(peer, "");
+    send_word(peer, "COLUMNS");
+    send_word(peer, "1");
+    send_word(peer, "x");
+    send_bulk(peer, values, n * sizeof *values);
+    free(values);
+}
+
 /* A field of the reply to REPLAY.INFO that was received. */
 static inline uint64_t info_field(struct memory_peer *peer, const char *name) {
     char pattern[64];

@@ -5,47 +5,10 @@
 #include "server_stage.h"
 
 #define ITEMS (1u << 20)
+#define CAPACITY (ITEMS + ITEMS / 2) /* all of a batch, and half as many items more */
 #define LEAST_TURNS 16u /* a machine that did it in fewer would need less than a nanosecond for each item */
 
 static struct error error;
-
-/* A table of floats, which holds all of a batch and half as many items more. */
-static void create_floats(struct memory_peer *peer) {
-    struct msgpack_writer spec = {0};
-    msgpack_write_map(&spec, 2);
-    msgpack_write_string(&spec, "capacity", 8);
-    msgpack_write_unsigned(&spec, ITEMS + ITEMS / 2);
-    msgpack_write_string(&spec, "signature", 9);
-    msgpack_write_map(&spec, 1);
-    msgpack_write_string(&spec, "x", 1);
-    msgpack_write_array(&spec, 2);
-    msgpack_write_string(&spec, "float32", 7);
-    msgpack_write_array(&spec, 0);
-    send_arguments(peer, 3);
-    send_word(peer, "REPLAY.CREATE");
-    send_word(peer, "t");
-    send_bulk(peer, spec.data, spec.length);
-    memory_free(spec.data);
-    settle();
-    CHECK(received(peer, "+OK\r\n"));
-}
-
-static void send_floats(struct memory_peer *peer, uint32_t n) {
-    char text[32];
-    float *values = malloc(n * sizeof *values);
-    for (uint32_t i = 0; i < n; i++) values[i] = (float)i;
-    send_arguments(peer, 8);
-    send_word(peer, "REPLAY.ADD");
-    send_word(peer, "t");
-    sprintf(text, "%u", n);
-    send_word(peer, text);
-    send_word(peer, "");
-    send_word(peer, "COLUMNS");
-    send_word(peer, "1");
-    send_word(peer, "x");
-    send_bulk(peer, values, n * sizeof *values);
-    free(values);
-}
 
 static struct table *table_t(void) {
     return server->replay->tables->entries->table;
@@ -96,7 +59,7 @@ static uint64_t *take_ids(struct memory_peer *peer, uint32_t n) {
 static void others_are_answered_while_a_million_items_are_added_changed_drawn_and_deleted(void) {
     open_server(false, NULL);
     struct memory_peer *worker = connect_peer(), *other = connect_peer();
-    create_floats(worker);
+    create_floats(worker, CAPACITY);
     send_floats(worker, ITEMS);
     CHECK(turns_beside(worker, other) >= LEAST_TURNS);
     uint64_t *ids = take_ids(worker, ITEMS);
@@ -143,7 +106,7 @@ static void until_amid_parts(void) {
 static void whoever_vanishes_amid_parts_leaves_what_has_entered_and_lets_changes_go_on(void) {
     open_server(false, NULL);
     struct memory_peer *worker = connect_peer(), *other = connect_peer();
-    create_floats(worker);
+    create_floats(worker, CAPACITY);
     send_floats(worker, ITEMS);
     until_amid_parts();
     uint64_t entered = size_of_t();
@@ -166,7 +129,7 @@ static void whoever_vanishes_amid_parts_leaves_what_has_entered_and_lets_changes
 static void a_table_that_is_dropped_amid_parts_ends_the_batch(void) {
     open_server(false, NULL);
     struct memory_peer *worker = connect_peer(), *other = connect_peer();
-    create_floats(worker);
+    create_floats(worker, CAPACITY);
     send_floats(worker, ITEMS);
     until_amid_parts();
     say(other, "REPLAY.DROP t\r\n");
@@ -311,7 +274,7 @@ static void a_batch_does_not_drive_out_its_own_items(void) {
 static void a_client_that_does_not_read_does_not_keep_a_batch_between_its_parts(void) {
     open_server(false, NULL);
     struct memory_peer *worker = connect_peer(), *other = connect_peer();
-    create_floats(worker);
+    create_floats(worker, CAPACITY);
     store_large(worker);
     memory_peer_open_window(worker, 0);
     while (server->clients.head->output.unsent_bytes <= 2 * LIMIT_SLICES_BACKLOG_BYTES) {
@@ -330,7 +293,7 @@ static void a_client_that_does_not_read_does_not_keep_a_batch_between_its_parts(
 static void whoever_has_finished_its_input_is_answered(void) {
     open_server(false, NULL);
     struct memory_peer *worker = connect_peer();
-    create_floats(worker);
+    create_floats(worker, CAPACITY);
     send_floats(worker, ITEMS / 4);
     memory_peer_finish(worker);
     for (int turns = 0; !memory_peer_is_closed(worker); turns++) {

@@ -29,42 +29,6 @@ int64_t clock_unix_ms(void) {
     return clock_unix_us() / 1000;
 }
 
-static void create_floats(struct memory_peer *peer) {
-    struct msgpack_writer spec = {0};
-    msgpack_write_map(&spec, 2);
-    msgpack_write_string(&spec, "capacity", 8);
-    msgpack_write_unsigned(&spec, ITEMS);
-    msgpack_write_string(&spec, "signature", 9);
-    msgpack_write_map(&spec, 1);
-    msgpack_write_string(&spec, "x", 1);
-    msgpack_write_array(&spec, 2);
-    msgpack_write_string(&spec, "float32", 7);
-    msgpack_write_array(&spec, 0);
-    send_arguments(peer, 3);
-    send_word(peer, "REPLAY.CREATE");
-    send_word(peer, "t");
-    send_bulk(peer, spec.data, spec.length);
-    memory_free(spec.data);
-    settle();
-    CHECK(received(peer, "+OK\r\n"));
-}
-
-static void begin_to_add(struct memory_peer *peer) {
-    char text[32];
-    float *values = calloc(ITEMS, sizeof *values);
-    send_arguments(peer, 8);
-    send_word(peer, "REPLAY.ADD");
-    send_word(peer, "t");
-    sprintf(text, "%u", ITEMS);
-    send_word(peer, text);
-    send_word(peer, "");
-    send_word(peer, "COLUMNS");
-    send_word(peer, "1");
-    send_word(peer, "x");
-    send_bulk(peer, values, ITEMS * sizeof *values);
-    free(values);
-}
-
 /* Turns until nothing happens any more; none of them may be long, and there are several. */
 static void settle_in_short_turns(uint64_t least_turns) {
     uint64_t before = server->stats.turns;
@@ -77,8 +41,8 @@ static void settle_in_short_turns(uint64_t least_turns) {
 static void a_million_items_are_added_changed_drawn_read_and_deleted_in_short_turns(void) {
     open_server(false, NULL);
     struct memory_peer *peer = connect_peer();
-    create_floats(peer);
-    begin_to_add(peer);
+    create_floats(peer, ITEMS);
+    send_floats(peer, ITEMS);
     settle_in_short_turns(16);
     size_t length;
     const uint8_t *bytes = memory_peer_received(peer, &length);
@@ -129,8 +93,8 @@ static void fill(struct memory_peer *peer, const char *name, const char *ends) {
 static void whatever_is_to_be_done_at_once_shares_the_time_of_one_turn(void) {
     open_server(false, NULL);
     struct memory_peer *adder = connect_peer(), *searcher = connect_peer(), *resetter = connect_peer();
-    create_floats(adder);
-    begin_to_add(adder);
+    create_floats(adder, ITEMS);
+    send_floats(adder, ITEMS);
     settle();
     memory_peer_forget_received(adder);
     fill(searcher, "short", " PX 3600000");
