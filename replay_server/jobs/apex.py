@@ -179,6 +179,7 @@ class ApexJob:
             self.ended_by = self.ended_by or "failure"
             self._stop(STOP_GRACE_S, STOP_GRACE_S)
             shutil.rmtree(sockets, ignore_errors=True)
+            self._count_restarts()
             self._record.close(self.ended_by, final)
             if self._dashboard is not None:
                 self._dashboard.close()
@@ -363,12 +364,17 @@ class ApexJob:
     def _look(self, say: Callable[[str], None]) -> None:
         """Brings the record up to date: what the server knows, and how the job's own processes are."""
         assert self._client is not None
+        self._count_restarts()
         self._record.look(self._client, say)
-        snapshot = self._record.snapshot
         for index, part in enumerate(self.actors):
-            snapshot.actors[index].restarts, snapshot.actors[index].alive = part.restarts, part.running
+            actor = self._record.snapshot.actors[index]
+            actor.restarts, actor.alive = part.restarts, part.running
+
+    def _count_restarts(self) -> None:
+        """The job knows them by itself, also while no server answers."""
         earlier = int(self._record.observer.earlier["restarts"])
-        snapshot.restarts = earlier + self._server_restarts + sum(part.restarts for part in self.parts)
+        own = self._server_restarts + sum(part.restarts for part in self.parts)
+        self._record.snapshot.restarts = earlier + own
 
     # -- what stays
 
