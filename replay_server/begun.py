@@ -33,6 +33,11 @@ class Begun(Generic[T]):
             operation.close()
             raise
 
+    @property
+    def is_done(self) -> bool:
+        """Whether there is no reply to wait for, as where a table is in this process."""
+        return not self._step
+
     def finish(self) -> T:
         """Waits for the reply; once only. Raises what the operation raises."""
         return run(self._operation, self._step) if self._step else self._result

@@ -334,7 +334,12 @@ class TableOperations(Written):
     """The operations of one table of a server: those of its client, without the table's name."""
 
     def __init__(self, client: Any, name: str) -> None:
-        self._client, self.name = client, name
+        self._client, self._name = client, name
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self._name
 
     add = _of_table(Operations.add)
     sample = _of_table(Operations.sample)

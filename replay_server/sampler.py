@@ -121,6 +121,8 @@ class _ThreadFeed(Feed):
             while not self.closed and not self._failed:
                 while len(under_way) < self.options.of_worker(worker) and self._has_room():
                     under_way.append(self._ask())
+                    if under_way[0].is_done:  # the next one might wait, for items that never come
+                        break
                 if under_way:
                     self._give(under_way.popleft())
                 else:

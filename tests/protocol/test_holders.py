@@ -717,6 +717,15 @@ def test_threads_and_tasks_that_share_a_sampler_have_each_batch_once(driver, ite
     assert sorted(keys.tolist()) == list(range(240))
 
 
+def test_a_sampler_keeps_no_batch_back_while_it_waits_for_the_next(driver, items):
+    """With several requests in flight a buffer's sampler held three batches until a fifth came, which never did."""
+    holder = driver.table(1000, sampler=rs.Fifo(), max_times_sampled=1)
+    fill(driver, holder, items, 40)
+    with driver.sampling(holder.sampler(10, prefetch=8, in_flight=4, timeout=60.0)) as following:
+        keys = np.concatenate([driver.get(following).data["k"] for _ in range(4)])
+    assert sorted(keys.tolist()) == list(range(40))  # which connection answers first is free
+
+
 def test_a_call_that_was_given_up_leaves_those_beside_it_alone(driver, items):
     holder = driver.table(1000, sampler=rs.Uniform())
     fill(driver, holder, items, 200)

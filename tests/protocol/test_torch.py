@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import random
@@ -261,13 +262,12 @@ def test_interrupts_at_random_points_leave_nothing_over(client, make_table, even
         own = rs.Client(client.url)
         while operations < 1000:
             operations += 4
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 10 ** draws.uniform(-4, -1.5))
-                work(own[name])
-            except (Struck, rs.ConnectionLost):
-                pass
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
+            with contextlib.suppress(Struck, rs.ConnectionLost):  # outside of `finally`: the strike may fall there
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 10 ** draws.uniform(-4, -1.5))
+                    work(own[name])
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
         own.close()
     finally:
         signal.signal(signal.SIGALRM, before)
