@@ -97,6 +97,14 @@ uint64_t rate_limiter_admits(const struct rate_limiter *limiter, uint64_t size, 
     return admitted;
 }
 
+uint64_t rate_limiter_admits_samples(const struct rate_limiter *limiter, uint64_t size, uint64_t n) {
+    if (limiter->kind == LIMITER_MIN_SIZE) return n;
+    if (limiter->kind == LIMITER_QUEUE) return n < size ? n : size;
+    double most = lead(limiter) - (lead_target(limiter) - limiter->error_buffer);
+    if (!(most >= 1)) return 0;
+    return most < (double)n ? (uint64_t)most : n;
+}
+
 /* Whether the batch can pass at some time: some cannot, whatever is added meanwhile. */
 static bool sample_is_possible(const struct rate_limiter *limiter, uint64_t n, struct error *error) {
     if (limiter->kind == LIMITER_QUEUE && n > limiter->queue_size) {

@@ -43,6 +43,9 @@ void rate_limiter_reset(struct rate_limiter *limiter);
  * reason, with ERROR_TIMEOUT where a wait may help, and ERROR_LIMIT where this batch can never pass. */
 bool rate_limiter_can_add(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error);
 bool rate_limiter_can_sample(const struct rate_limiter *limiter, uint64_t size, uint64_t n, struct error *error);
+/* How many of n items may be drawn now, where the whole that this table is a shard of has min_size_to_sample items: one
+ * shard is not asked for them. */
+uint64_t rate_limiter_admits_samples(const struct rate_limiter *limiter, uint64_t size, uint64_t n);
 /* How many of n items may enter now, at once: the first of them. 0: not one may. */
 uint64_t rate_limiter_admits(const struct rate_limiter *limiter, uint64_t size, uint64_t n);
 

@@ -89,6 +89,10 @@ void table_priorities(const struct table *table, uint64_t counts[TABLE_PRIORITY_
     priority_counts_gather(&table->priority_counts, counts);
 }
 
+void table_set_shard(struct table *table, uint8_t shard) {
+    table->shard_bits = (uint32_t)shard << 24;
+}
+
 void table_seed(struct table *table, uint64_t seed) {
     random_seed(&table->random, seed);
 }

@@ -168,6 +168,9 @@ void table_info(const struct table *table, struct table_info *info);
  * counts[1] and the last also of what is smaller and larger. */
 void table_priorities(const struct table *table, uint64_t counts[TABLE_PRIORITY_BUCKETS]);
 void table_seed(struct table *table, uint64_t seed);
+/* The shard's number in every id, 0 unless it is set. Ids that were given under another number are not this table's: those
+ * items count as left. To be set before the first id is given. */
+void table_set_shard(struct table *table, uint8_t shard);
 int table_column_index(const struct table *table, const char *name, size_t length); /* -1: no such column */
 
 /* Whether n items may be added / sampled now. Otherwise `error` says why not: ERROR_TIMEOUT and the reason (a wait may help),
@@ -246,6 +249,24 @@ void table_end_sample(struct table *table, uint32_t left);
 double table_least_probability(uint32_t n, const double *probabilities);
 void table_weigh(const struct table *table, uint32_t n, double beta, double least, const double *probabilities,
                  float *weights);
+/* ---- one sample of many shards (table_timed.c) ----
+ * What a shard adds to its draws, so that several can be merged into one exact sample. */
+struct table_arrivals {
+    double until; /* draws of later times are not among them */
+    double sum; /* of p^alpha over live items, or of items where the sampler is uniform */
+    uint64_t size; /* live items */
+    struct error limit; /* ERROR_NONE, or why the rate limiter let no more of them through */
+};
+/* Whether that can be done now. Otherwise `error` is as that of table_can_sample: ERROR_TIMEOUT where a wait may help,
+ * ERROR_BADSCHEMA where this table's settings do not allow it. An empty table, and one whose limiter lets nothing
+ * through, can be sampled so: they answer with no draws. */
+bool table_can_sample_timed(const struct table *table, uint64_t n, struct error *error);
+/* Draws what arrives after `from`, up to `to`, in a Poisson process whose rate is the sum: the earliest n at most, into
+ * caller's arrays of n, in the order of their times. Returns how many. `powers` are the items' p^alpha, 1 where the sampler
+ * is uniform. Without `replace`, only the first arrival of an item. Pins, and counts, as table_sample. To be called only
+ * where table_can_sample_timed is true. */
+uint32_t table_sample_timed(struct table *table, uint32_t n, double from, double to, bool replace, uint32_t *slots,
+                            uint64_t *ids, double *powers, double *times, struct table_arrivals *arrivals);
 /* Live items by id, pinned as by table_sample; probabilities as of now, weights all 1. ERROR_GENERIC if any id has left, which
  * counts them from `first` on. */
 int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t first, uint32_t *slots,

@@ -6,8 +6,7 @@
 
 #include "base/memory.h"
 
-/* Whether items that are too old have left. */
-static bool is_fresh(const struct table *table, struct error *error) {
+bool table_is_fresh(const struct table *table, struct error *error) {
     uint32_t slot;
     if (!freshness_stale(&table->freshness, &slot)) return true;
     return error_because(error, ERROR_TIMEOUT,
@@ -77,7 +76,7 @@ bool table_can_sample(const struct table *table, uint64_t n, bool replace, struc
                              " items allow within max_times_sampled = %" PRIu64 "; sample fewer at once",
                              n, table_effective_capacity(&table->config), max_times_sampled);
     }
-    if (!table_is_ready(table, error) || !is_fresh(table, error)) return false;
+    if (!table_is_ready(table, error) || !table_is_fresh(table, error)) return false;
     bool passes = rate_limiter_can_sample(&table->limiter, table->items.live, n, error);
     if (passes && enough_items(table, n, !replace && !ordered, error)) return true;
     /* An update of priorities may make more of them drawable. */
@@ -113,8 +112,7 @@ static void count_draw(struct table *table, uint32_t slot) {
     }
 }
 
-/* Pins a batch that was drawn, and writes its ids and probabilities, where items may be sampled any number of times. */
-static void take_batch(struct table *table, uint32_t n, const uint32_t *slots, uint64_t *ids, double *probabilities) {
+void table_take_batch(struct table *table, uint32_t n, const uint32_t *slots, uint64_t *ids, double *probabilities) {
     double total = selector_total(&table->sampler);
     for (uint32_t i = 0; i < n; i++) {
         if (i + 16 < n) __builtin_prefetch(&table->items.slot[slots[i + 16]], 1);
@@ -126,7 +124,7 @@ static void take_batch(struct table *table, uint32_t n, const uint32_t *slots, u
     }
 }
 
-/* As take_batch, with a bound on how often an item is sampled: an item that reaches it leaves at once, and where
+/* As table_take_batch, with a bound on how often an item is sampled: an item that reaches it leaves at once, and where
  * this batch has it again another one is drawn from what is left. Probabilities are those of the moment of the draw. */
 static void take_one_by_one(struct table *table, uint32_t n, uint32_t *slots, uint64_t *ids, double *probabilities) {
     double total = selector_total(&table->sampler);
@@ -155,7 +153,7 @@ static void take(struct table *table, uint32_t n, bool replace, uint32_t *slots,
     if (table->config.max_times_sampled)
         take_one_by_one(table, n, slots, ids, probabilities);
     else
-        take_batch(table, n, slots, ids, probabilities);
+        table_take_batch(table, n, slots, ids, probabilities);
     table->sampled += n;
 }
 
@@ -202,7 +200,7 @@ int table_sample_part(struct table *table, uint32_t n, uint32_t *slots, uint64_t
                       struct error *error) {
     assert(n <= table->drawing);
     struct error stale = {.code = ERROR_NONE};
-    if (!is_fresh(table, &stale)) return 1;
+    if (!table_is_fresh(table, &stale)) return 1;
     uint64_t drawable = table_drawable(table), most = table->config.max_times_sampled;
     if (drawable == 0 || (most && drawable * most - table_drawable_times(table) < n)) {
         return error_set(error, ERROR_GENERIC,

@@ -29,6 +29,7 @@ struct table_work {
 
 struct table {
     struct table_config config;
+    uint32_t shard_bits; /* the shard's number, above the generation */
     struct slot_store items;
     struct rate_limiter limiter;
     struct selector_order order;
@@ -82,6 +83,11 @@ void table_repair(struct table *table);
 void table_make_room(struct table *table, uint64_t n);
 /* Whether no reset or change is under way; otherwise ERROR_TIMEOUT and the reason. */
 bool table_is_ready(const struct table *table, struct error *error);
+/* Whether items that are too old have left; otherwise ERROR_TIMEOUT and the reason. */
+bool table_is_fresh(const struct table *table, struct error *error);
+/* Pins a batch that was drawn, counts it, and writes its ids and probabilities (NULL: not), where items may be sampled
+ * any number of times. */
+void table_take_batch(struct table *table, uint32_t n, const uint32_t *slots, uint64_t *ids, double *probabilities);
 /* A sample would wait for the reason in `error`: on a closed table that becomes ERROR_CLOSED, since nothing will be added. */
 void table_refuse_wait(const struct table *table, struct error *error);
 /* Lets go of what the settings do not allow: a snapshot may have been cut in the middle of a change. */
@@ -96,7 +102,7 @@ void table_evict_for_bytes(struct table *table, uint64_t more_bytes);
 uint64_t table_step_slots(const struct table_config *config, uint32_t slots);
 
 static inline uint64_t table_id(const struct table *table, uint32_t slot) {
-    return (uint64_t)table->items.slot[slot].generation << 32 | slot; /* shard 0 */
+    return (uint64_t)(table->shard_bits | table->items.slot[slot].generation) << 32 | slot;
 }
 
 /* The slot of a live item, or SLOT_NONE when the item has left or never was. */
@@ -104,7 +110,7 @@ static inline uint32_t table_slot(const struct table *table, uint64_t id) {
     uint32_t slot = (uint32_t)id;
     if (slot >= table->items.slots) return SLOT_NONE;
     const struct slot *entry = &table->items.slot[slot];
-    return entry->live && entry->generation == id >> 32 ? slot : SLOT_NONE;
+    return entry->live && (table->shard_bits | entry->generation) == id >> 32 ? slot : SLOT_NONE;
 }
 
 static inline void table_prefetch_id(const struct table *table, uint64_t id) {

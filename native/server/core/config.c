@@ -103,6 +103,7 @@ static const struct setting settings[] = {
     TEXT("requirepass", true, requirepass),
     TEXT("save", true, save),
     NUMBER("script-memory-limit", SETTING_BYTES, true, script_memory_limit_bytes, 1 << 20, INT64_MAX / 2),
+    NUMBER("shard", SETTING_NUMBER, false, shard, 0, 255),
     NUMBER("shared-memory-client-limit", SETTING_BYTES, true, shared_memory_client_limit_bytes, 1 << 20, INT64_MAX / 2),
     NUMBER("shared-memory-limit", SETTING_BYTES, true, shared_memory_limit_bytes, 0, INT64_MAX / 2),
     NUMBER("slowlog-log-slower-than", SETTING_NUMBER, true, slowlog_log_slower_than, -1, INT64_MAX),

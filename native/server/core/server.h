@@ -80,6 +80,7 @@ struct server_config {
     struct output_limit output_limits[OUTPUT_CLASSES];
     char rename_commands[4096];           /* pairs of words; "": none */
     int64_t client_output_backlog_bytes;
+    int64_t shard; /* its number among the servers that hold one replay; in every id */
     int64_t shared_memory_limit_bytes;        /* of all clients together; 0 = none is shared */
     int64_t shared_memory_client_limit_bytes; /* of one */
     char save[512]; /* rules: seconds and changes, in pairs; "": none */

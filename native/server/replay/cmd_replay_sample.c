@@ -1,5 +1,6 @@
 /* cmd_replay_sample: REPLAY.SAMPLE, which draws items or waits until it may, and REPLAY.GET, which names them by id. */
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "server/core/client.h"
@@ -64,7 +65,7 @@ static bool take_flag(struct replay_request *request, const struct resp_argument
 
 static const char sample_usage[] =
     "syntax error; expected [BETA b] [BLOCK ms] [REPLACE 0|1] [POLICY_VERSION v] [INCARNATION i] [SHARED] "
-    "[CODED] [COLUMNS k name …]";
+    "[CODED] [TIMED t0 t1] [COLUMNS k name …]";
 
 /* Items that are too old for it leave even if the sample is refused. */
 static int see_version(struct replay_entry *entry, const struct resp_argument *argument, struct error *error) {
@@ -98,6 +99,32 @@ static int sample_option(struct replay_request *request, const struct resp_argum
     return error_set(error, ERROR_GENERIC, "%s", sample_usage);
 }
 
+/* TIMED and its two times. */
+static int parse_times(struct client *client, uint32_t at, struct replay_request *request, struct error *error) {
+    if (at + 2 >= client->argc || !argument_double(&client->argv[at + 1], &request->from) ||
+        !argument_double(&client->argv[at + 2], &request->to) || !isfinite(request->to) ||
+        !(request->from >= 0 && request->from < request->to)) {
+        return error_set(error, ERROR_GENERIC, "expected TIMED with two finite times, 0 <= t0 < t1");
+    }
+    request->timed = true;
+    return 0;
+}
+
+/* What TIMED does not go with. */
+static int check_timed(const struct replay_request *request, struct error *error) {
+    if (!request->timed) return 0;
+    if (request->beta > 0)
+        return error_set(error, ERROR_GENERIC,
+                         "TIMED: expected no BETA: weights are of the draws of all shards together, and whoever merges "
+                         "them makes them");
+    if (request->n > REPLAY_CLIENT_PINNED_LIMIT)
+        return error_set(error, ERROR_LIMIT,
+                         "TIMED: expected at most %u items at once, got %" PRIu32
+                         "; ask again from where the answer is complete",
+                         REPLAY_CLIENT_PINNED_LIMIT, request->n);
+    return 0;
+}
+
 /* Options of SAMPLE from argument 3 on. */
 static int sample_options(struct client *client, struct replay_request *request, struct error *error) {
     all_columns(request);
@@ -107,16 +134,41 @@ static int sample_options(struct client *client, struct replay_request *request,
             at--;
             continue;
         }
-        if (argument_is(&client->argv[at], "columns")) return parse_columns(client, at, request, error);
+        if (argument_is(&client->argv[at], "timed")) {
+            if (parse_times(client, at++, request, error)) return -1;
+            continue;
+        }
+        if (argument_is(&client->argv[at], "columns"))
+            return parse_columns(client, at, request, error) ? -1 : check_timed(request, error);
         if (at + 1 == client->argc) return error_set(error, ERROR_GENERIC, "%s", sample_usage);
         if (sample_option(request, &client->argv[at], error)) return -1;
     }
+    return check_timed(request, error);
+}
+
+static bool can_sample(const struct replay_request *request, struct error *error) {
+    const struct table *table = request->entry->table;
+    return request->timed ? table_can_sample_timed(table, request->n, error)
+                          : table_can_sample(table, request->n, request->replace, error);
+}
+
+/* As many items as the request asks for or, where they are timed, as have come. */
+static int draw(struct replay_request *request, struct replay_batch *batch, struct error *error) {
+    struct table *table = request->entry->table;
+    if (!request->timed) {
+        return table_sample(table, request->n, request->beta, request->replace, batch->slots, batch->ids,
+                            batch->probabilities, batch->weights, error);
+    }
+    batch->timed = true;
+    batch->n = table_sample_timed(table, request->n, request->from, request->to, request->replace, batch->slots,
+                                  batch->ids, batch->probabilities, batch->times, &batch->arrivals);
+    request->n = batch->n;
     return 0;
 }
 
 /* Whether so many items are drawn in parts. Others are not drawn in parts, but their columns may be copied so. */
 static bool is_drawn_in_parts(const struct replay_request *request) {
-    return request->n > REPLAY_CLIENT_PINNED_LIMIT && !request->coded &&
+    return request->n > REPLAY_CLIENT_PINNED_LIMIT && !request->coded && !request->timed &&
            table_samples_in_parts(request->entry->table, request->replace);
 }
 
@@ -140,7 +192,7 @@ static bool sample_attempt(struct client *client) {
     struct replay_request *request = client_state(client);
     struct replay_entry *entry = request->entry;
     struct error error = {.code = ERROR_NONE};
-    if (replay_entry_missing(entry, &error) || !table_can_sample(entry->table, request->n, request->replace, &error) ||
+    if (replay_entry_missing(entry, &error) || !can_sample(request, &error) ||
         !replay_batch_allowed(request, client, &error) || !lets_change_first(request, &error)) {
         if (error.code == ERROR_TIMEOUT && request->blocks) return false;
         reply_failure(client, &error);
@@ -155,8 +207,7 @@ static bool sample_attempt(struct client *client) {
         reply_error(client, "ERR out of memory for a batch of %" PRIu32, request->n);
         return true;
     }
-    if (table_sample(entry->table, request->n, request->beta, request->replace, batch->slots, batch->ids,
-                     batch->probabilities, batch->weights, &error)) {
+    if (draw(request, batch, &error)) {
         reply_failure(client, &error);
         replay_batch_release(batch);
         return true;
@@ -175,8 +226,7 @@ static bool sample_attempt(struct client *client) {
 static void sample_expired(struct client *client) {
     const struct replay_request *request = client_state(client);
     struct error error;
-    if (!replay_entry_missing(request->entry, &error) &&
-        table_can_sample(request->entry->table, request->n, request->replace, &error) &&
+    if (!replay_entry_missing(request->entry, &error) && can_sample(request, &error) &&
         replay_batch_allowed(request, client, &error)) {
         error_set(&error, ERROR_TIMEOUT, "waits behind other SAMPLEs of table '%s'",
                   table_config(request->entry->table)->name);

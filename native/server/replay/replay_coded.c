@@ -201,7 +201,7 @@ void replay_coded_reply(struct client *client, struct replay_batch *batch, const
         reply_error(client, "ERR out of memory for a batch of %" PRIu32, batch->n);
         return;
     }
-    reply_array(client, 3 + 2 * (size_t)(item_count + source_count));
+    reply_array(client, replay_batch_heads(batch) + 2 * (size_t)(item_count + source_count));
     replay_columns_reply(client, batch, items, item_count, NULL, NULL, batch->extra + bytes);
     uint8_t *extra = batch->extra; /* first, since what it holds must be aligned */
     for (uint32_t i = 0; i < source_count; i++) {

@@ -121,6 +121,7 @@ void replay_info_command(struct client *client) {
         {"max_bytes", config->max_bytes},
         {"incarnation", entry->incarnation},
         {"closed", info.closed},
+        {"shard", (uint64_t)client->server->config.shard},
     };
     const size_t count = sizeof numbers / sizeof numbers[0];
     reply_map(client, count + 13);
@@ -160,7 +161,8 @@ bool replay_may_be_told(const struct client *client, const struct replay_entry *
 
 void replay_info(const struct client *client, struct text *out) {
     const struct replay_registry *registry = client->server->replay->tables;
-    text_append(out, "# Replay\r\ntables:%" PRIu32 "\r\n", registry->count);
+    text_append(out, "# Replay\r\nshard:%" PRId64 "\r\ntables:%" PRIu32 "\r\n", client->server->config.shard,
+                registry->count);
     text_append(out,
                 "replay_max_tables:%u\r\nreplay_max_batch:%u\r\nreplay_table_pinned_limit:%u\r\nreplay_client_pinned_"
                 "limit:%u\r\n",

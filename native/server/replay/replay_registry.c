@@ -131,6 +131,7 @@ struct replay_entry *replay_registry_entry_new(struct replay_registry *registry,
     struct replay_entry *entry = memory_calloc(1, sizeof *entry);
     if (entry) {
         entry->table = table;
+        table_set_shard(table, (uint8_t)registry->server->config.shard);
         entry->registry = registry;
         entry->incarnation = new_incarnation();
         entry->watchers.each = true;

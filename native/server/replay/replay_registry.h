@@ -102,6 +102,8 @@ struct replay_request {
     bool coded;                  /* APPEND: columns come as blocks; SAMPLE: windows go as steps and places */
     double beta;
     bool replace;                /* SAMPLE: with replacement */
+    bool timed;                  /* SAMPLE: one shard's part of a sample, what arrives between these times */
+    double from, to;
     bool begun;                  /* RESET, CONFIG: the table is at work; ADD, ITEM: all are let through */
     bool since; /* AWAIT: `wanted` are those that the client knows of; else those that must be there */
     int64_t wanted;
@@ -189,9 +191,12 @@ struct replay_batch {
     uint32_t pinned; /* items counted against the client */
     uint32_t references; /* columns on their way, and the handler */
     uint64_t *ids;
-    double *probabilities;
-    float *weights;
+    double *probabilities; /* timed: p^alpha instead */
+    double *times; /* timed: of arrival */
+    float *weights; /* timed: none */
     uint32_t *slots;
+    bool timed; /* one shard's part of a sample */
+    struct table_arrivals arrivals; /* timed */
     uint8_t *memory;
     size_t memory_bytes;
     struct replay_column_source *sources; /* one for each column of a table, in `memory` */
@@ -219,7 +224,9 @@ struct replay_region {
     size_t offset;
 };
 
-/* Replies [ids, probabilities, weights, name, bytes, …] of a batch whose slots are pinned. With a region (else NULL) a
+/* How many elements come before the columns. */
+size_t replay_batch_heads(const struct replay_batch *batch);
+/* Replies [ids, probabilities, weights, name, bytes, …] (timed: [ids, powers, times, state, reason, name, bytes, …]) of a batch whose slots are pinned. With a region (else NULL) a
  * column that lies there is [lease, offset, bytes]. `copied` (else NULL): by column asked for, those that were copied out
  * before. */
 void replay_batch_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,

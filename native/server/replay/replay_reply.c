@@ -16,7 +16,7 @@
 
 static size_t batch_bytes(uint32_t n) {
     size_t bytes = TABLE_MAX_COLUMNS * sizeof(struct replay_column_source);
-    return bytes + (size_t)n * (sizeof(uint64_t) + sizeof(double) + sizeof(float) + sizeof(uint32_t));
+    return bytes + (size_t)n * (sizeof(uint64_t) + 2 * sizeof(double) + sizeof(float) + sizeof(uint32_t));
 }
 
 static void batch_free(struct replay_batch *batch) {
@@ -76,6 +76,7 @@ struct replay_batch *replay_batch_new(struct replay_entry *entry, struct client 
     batch->client = client;
     batch->n = n;
     batch->pinned = 0;
+    batch->timed = false;
     batch->references = 1;
     uint8_t *at = batch->memory;
     batch->sources = (struct replay_column_source *)(void *)at;
@@ -83,6 +84,8 @@ struct replay_batch *replay_batch_new(struct replay_entry *entry, struct client 
     batch->ids = (uint64_t *)(void *)at;
     at += n * sizeof(uint64_t);
     batch->probabilities = (double *)(void *)at;
+    at += n * sizeof(double);
+    batch->times = (double *)(void *)at;
     at += n * sizeof(double);
     batch->weights = (float *)(void *)at;
     at += n * sizeof(float);
@@ -215,14 +218,31 @@ size_t replay_columns_extra(const struct replay_batch *batch, const uint8_t *col
     return bytes;
 }
 
+size_t replay_batch_heads(const struct replay_batch *batch) {
+    return batch->timed ? 5 : 3;
+}
+
+/* What comes before the columns. */
+static void reply_heads(struct client *client, const struct replay_batch *batch) {
+    reply_bulk(client, batch->ids, batch->n * sizeof *batch->ids);
+    reply_bulk(client, batch->probabilities, batch->n * sizeof *batch->probabilities);
+    if (!batch->timed) {
+        reply_bulk(client, batch->weights, batch->n * sizeof *batch->weights);
+        return;
+    }
+    const struct table_arrivals *arrivals = &batch->arrivals;
+    const double state[3] = {arrivals->until, arrivals->sum, (double)arrivals->size};
+    reply_bulk(client, batch->times, batch->n * sizeof *batch->times);
+    reply_bulk(client, state, sizeof state);
+    reply_bulk_string(client, arrivals->limit.code == ERROR_NONE ? "" : arrivals->limit.message);
+}
+
 void replay_columns_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,
                           uint32_t column_count, const struct replay_region *region, struct blob *const *copied,
                           uint8_t *extra) {
     const struct table_config *config = table_config(batch->entry->table);
     size_t offset = 0;
-    reply_bulk(client, batch->ids, batch->n * sizeof *batch->ids);
-    reply_bulk(client, batch->probabilities, batch->n * sizeof *batch->probabilities);
-    reply_bulk(client, batch->weights, batch->n * sizeof *batch->weights);
+    reply_heads(client, batch);
     for (uint32_t i = 0; i < column_count; i++) {
         const struct column *column = &config->column[columns[i]];
         size_t shared = region ? replay_shared_column_bytes(batch, columns[i]) : 0;
@@ -249,6 +269,6 @@ void replay_batch_reply(struct client *client, struct replay_batch *batch, const
         reply_error(client, "ERR out of memory for a batch of %" PRIu32, batch->n);
         return;
     }
-    reply_array(client, 3 + 2 * (size_t)column_count);
+    reply_array(client, replay_batch_heads(batch) + 2 * (size_t)column_count);
     replay_columns_reply(client, batch, columns, column_count, region, copied, batch->extra);
 }
