@@ -72,10 +72,10 @@ def write(theirs: Mapping[str, str], ours: Mapping[str, str], compared: set[str]
     lines = [
         "# What of Redis is here",
         "",
-        "Written by `python tests/conformance/compatibility.py` from what `COMMAND DOCS` of Redis 7.0.15 and of this",
-        "server list, and from a run of the tests that send the same commands to both and compare the replies, over",
-        "RESP2 and RESP3. **Compared** commands were sent by those tests and answered alike; **here** are those that",
-        "are tested without a real Redis beside them. Differences that are known stand below each family.",
+        "`python tests/conformance/compatibility.py` wrote this page from two sources: the lists of `COMMAND DOCS` of",
+        "Redis 7.0.15 and of this server, and a run of the tests that send the same commands to both, over RESP2 and",
+        "RESP3. **Compared** commands got the same replies in those tests. Commands listed as **here** are tested, but",
+        "without a real Redis beside them. Known differences stand below each family.",
         "",
         "## Left open by the comparison",
         "",
@@ -112,9 +112,9 @@ def suite(record: Mapping[str, Any]) -> list[str]:
         "",
         f"The test suite of Redis {record['source']}, unchanged, against a server that is already running "
         f"(`{' '.join(record['options'])}`)",
-        "with `enable-debug-command yes`: types, and commands for keys. Most of its other files are about what is not "
-        "here, or begin with it.",
-        "One test of `type/string` is run only where the allocator is jemalloc.",
+        "with `enable-debug-command yes`. These are the files about types and about commands for keys. Most other "
+        "files need features that this server does not have.",
+        "One test of `type/string` runs only if the allocator is jemalloc.",
         f"[All that was recorded](benchmarks/{SUITE_RECORD.name}); `{record['command']}` does it again.",
         "",
         "| file | passed on Redis | passed here | failed here |",

@@ -5,12 +5,12 @@ LEFT_OPEN = [
     "Cursors of the `SCAN` family, and which part of a collection a step shows.",
     "Random picks: `RANDOMKEY`, `SRANDMEMBER`, `SPOP`, `HRANDFIELD`, `ZRANDMEMBER`.",
     "`OBJECT ENCODING`, sizes in bytes, the text of `INFO`, the prose of `COMMAND DOCS` and of `HELP`.",
-    "Times: replies that tell of a time to live or of a time may differ by what lies between the two servers' runs.",
+    "Times: replies with a time, or a time to live, may differ by the time between the two servers' runs.",
 ]
 
 REPETITIONS = (
     "With repetitions, more than 1,000,000 elements at once are refused in a transaction or a script. Elsewhere a long "
-    "reply is made as the client takes it, and other commands run meanwhile."
+    "reply is produced as the client reads it, and other commands run meanwhile."
 )
 
 DIFFERENCES: dict[str, str] = {
@@ -19,66 +19,70 @@ DIFFERENCES: dict[str, str] = {
     "srandmember": REPETITIONS,
     "hrandfield": REPETITIONS,
     "zrandmember": REPETITIONS,
-    "mset": "Who listens to keyspace events hears once of a key that is named twice in a row.",
-    "bitfield": "A string that was made longer, or made, for an operation that then fails counts as changed.",
-    "keys": "Of a large database in slices, between which other commands run: keys that stay throughout come exactly "
-    "once, those that come or go meanwhile may or may not.",
-    "object|refcount": "A small integer that was copied counts as shared.",
+    "mset": "A key that is named twice in a row causes one keyspace event.",
+    "bitfield": "If a failing operation has created or lengthened the string, the string counts as changed.",
+    "keys": "A large database is searched in slices, between which other commands run. Keys that exist throughout are "
+    "listed exactly once; keys that are created or deleted meanwhile may or may not be listed.",
+    "object|refcount": "A copy of a small integer counts as shared.",
     "zadd": "A score of 5,120 characters or more is refused.",
     "eval": "`redis.log` writes nothing, and the globals have no metatable; see [scripts.md](scripts.md).",
-    "exec": "While a long transaction runs, others are told `BUSY` in the words for a script.",
+    "exec": "While a long transaction runs, other clients get the same `BUSY` error as during a script.",
     "script|debug": "`YES` and `SYNC` are refused.",
-    "acl|cat": "Three categories more: `replay`, `weights` and `gradients`.",
+    "acl|cat": "Three more categories: `replay`, `weights` and `gradients`.",
     "acl|list": "Single commands of a user come in alphabetical order.",
     "acl|log": "Entries of scripts do not name the connection.",
     "client|list": "`fd` is -1; `lib-name` and `lib-ver` of later versions are there.",
     "client|tracking": "A prefix that overlaps with another of the same command is refused, and changes nothing. "
-    "`SWAPDB` tells that all keys have changed, as a flush does. With many changes at once one may be told so too.",
-    "client|kill": "A transaction that ends its own connection is answered first.",
-    "client|pause": "Keys still end meanwhile. More than 292 years are refused.",
+    "After `SWAPDB` clients are told that all keys have changed, as after a flush. The same may happen after many "
+    "changes at once.",
+    "client|kill": "A transaction that kills its own connection still gets its reply.",
+    "client|pause": "Keys still expire during the pause. More than 292 years are refused.",
     "command|docs": "No `arguments` and no `complexity`.",
-    "config|rewrite": "Writes what CONFIG SET has changed into the TOML file of `serve`; without one as in Redis.",
-    "config|set": "Settings that tune what does not exist here are checked and kept, [without "
+    "config|rewrite": "Writes what `CONFIG SET` has changed into the TOML file of `serve`. Without a file the "
+    "error is Redis's.",
+    "config|set": "Settings for features that do not exist here are checked and kept, [without "
     "effect](reference/configuration.md#without-effect); certificates are read at the start.",
     "debug": "Off unless `enable-debug-command` says otherwise, as in Redis. `RELOAD` saves and loads again, without "
-    "options; it and `LOADAOF` leave weights and gradients as they are. `DIGEST` and `DIGEST-VALUE` have their own "
-    "bytes. `SLEEP` keeps only its own client waiting, outside transactions and scripts. "
+    "options; it and `LOADAOF` leave weights and gradients as they are. `DIGEST` and `DIGEST-VALUE` give other "
+    "bytes than Redis. `SLEEP` keeps only its own client waiting, outside transactions and scripts. "
     "`QUICKLIST-PACKED-THRESHOLD`, `REPLYBUFFER`, `PAUSE-CRON` and `CHANGE-REPL-ID` check their arguments and change "
     "nothing. Subcommands about memory and processes are not there.",
-    "function|flush": "There are no functions: accepted; `FUNCTION LIST` and `STATS` are empty.",
+    "function|flush": "Accepted, but there are no functions: `FUNCTION LIST` and `STATS` are empty.",
     "module|list": "Empty: no module can be loaded.",
     "latency|doctor": "Its own words.",
     "latency|graph": "Its own drawing.",
     "monitor": "Lines are cut at 1 MiB.",
     "replicaof": "`NO ONE` alone: there is no replication.",
-    "shutdown": "`SAVE` serves reads while it saves, and `ABORT` gives such a stop up.",
-    "bgsave": "No fork: written beside the serving, in a format of its own ([snapshot.md](snapshot.md)).",
+    "shutdown": "With `SAVE` the server still answers reads while it saves. `ABORT` cancels such a stop.",
+    "bgsave": "No fork: the server writes the snapshot while it serves, in its own format "
+    "([snapshot.md](snapshot.md)).",
     "blpop": "A timeout near 2^63 ms waits for ever.",
-    "ping": "Answered also while writes are refused for the disk's sake.",
-    "pfcount": "The estimate that a sketch keeps is not written to the append-only file: it is made again.",
-    "pfadd": "A damaged sketch is left as it is, where Redis may have added some of the elements.",
+    "ping": "Answered even while writes are refused because the disk failed.",
+    "pfcount": "A sketch caches its estimate. The append-only file does not hold that; it is computed again.",
+    "pfadd": "A damaged sketch stays unchanged. Redis may have added some of the elements before it finds the damage.",
     "geosearch": "Members that are equally far stay in the order in which they were found.",
-    "xinfo|stream": "`radix-tree-keys` are the blocks of entries, `radix-tree-nodes` those and one.",
-    "xread": "A key that is not there counts one miss, and is told of once.",
-    "dump": "Values are written in the forms that every version reads, so the bytes are not Redis's.",
-    "restore": "Errors about a payload say which byte. Elements that come twice, and bytes behind a value, are errors.",
-    "replconf": "What is said before `SYNC` is accepted.",
+    "xinfo|stream": "`radix-tree-keys` is the number of blocks of entries, `radix-tree-nodes` is one more.",
+    "xread": "A key that does not exist counts as one miss and causes one `keymiss` event.",
+    "dump": "Values are written in encodings that every version reads, so the bytes differ from Redis's.",
+    "restore": "Errors about a payload name the byte. Duplicate elements, and bytes after the end of the value, are "
+    "errors.",
+    "replconf": "The options that a client sends before `SYNC` are accepted.",
     "sync": "Sends the keys as a file, as `redis-cli --rdb` wants it, and closes the connection: no changes follow.",
 }
 
 NOT_WANTED = {
     "cluster": "One server is one shard: all of these are refused, as by a Redis with cluster support disabled.",
-    "sentinel": "Answered as unknown commands are.",
+    "sentinel": "Answered like unknown commands.",
 }
 
-BEYOND = "Tables of experience, versioned weights, and gradients that wait: [protocol.md](protocol.md)."
+BEYOND = "Tables of experience, versioned weights, and queues of gradients: [protocol.md](protocol.md)."
 
 SUITE = [
-    ("'SYNC'", "The test reads what a replica is sent: there is no replication."),
-    ("'XADD'", "It was recorded before streams were here."),
-    ("dump", "It was recorded before `DUMP` and `RESTORE` were here."),
-    ("very long nested loops", "Debian's Redis finds nothing by a pattern with so many stars: here it matches."),
-    ("rdb-key-save-delay", "The test kills the process that saves: here none is forked. It fails on Redis, too, where "
-    "the server is not the suite's own."),
+    ("'SYNC'", "The test reads the replication stream. There is no replication here."),
+    ("'XADD'", "Recorded before this server had streams."),
+    ("dump", "Recorded before this server had `DUMP` and `RESTORE`."),
+    ("very long nested loops", "In Debian's Redis a pattern with so many stars matches nothing. Here it matches."),
+    ("rdb-key-save-delay", "The test kills the forked process that saves. Here none is forked. It fails on Redis, too, "
+    "if the suite did not start the server itself."),
 ]  # fmt: skip
 """What a failure of Redis's own test suite has in its text, and why it is one."""
