@@ -1,4 +1,4 @@
-/* arithmetic: what C has no operator for. */
+/* arithmetic: integer operations for which C has no operator. */
 #ifndef REPLAY_BASE_ARITHMETIC_H
 #define REPLAY_BASE_ARITHMETIC_H
 

@@ -1,4 +1,4 @@
-/* bitmap: one bit for each of many things, in words that the caller has. */
+/* bitmap: one bit for each of many things, in an array of words that the caller owns. */
 #ifndef REPLAY_BASE_BITMAP_H
 #define REPLAY_BASE_BITMAP_H
 

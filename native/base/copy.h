@@ -1,5 +1,5 @@
-/* copy: memcpy past the caches, for results too large to stay in them: memory that is overwritten is not read first,
- * and data that is still needed stays in the caches. */
+/* copy: memcpy that writes past the caches, for results too large to stay in them. The memory that is overwritten is
+ * not read first, and data that is still needed stays in the caches. */
 #ifndef REPLAY_BASE_COPY_H
 #define REPLAY_BASE_COPY_H
 

@@ -1,4 +1,4 @@
-/* cpu: which vector instructions this processor has, found once; so that one build is fast on all.
+/* cpu: which vector instructions this processor has, found once, so that one build is fast on every processor.
  * REPLAY_SIMD=scalar|neon|avx2|avx512 chooses others, for tests: every choice computes the same bits. */
 #ifndef REPLAY_BASE_CPU_H
 #define REPLAY_BASE_CPU_H

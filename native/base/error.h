@@ -1,4 +1,4 @@
-/* error: how a floor below the server reports a refusal: a code that clients branch on and a sentence for people. */
+/* error: how the floors below the server report a refusal: a code for programs and a sentence for people. */
 #ifndef REPLAY_BASE_ERROR_H
 #define REPLAY_BASE_ERROR_H
 

@@ -1,4 +1,5 @@
-/* fiber: work with a stack of its own, which can be put down half way and taken up again: a script, a transaction. */
+/* fiber: work with its own stack, such as a script or a transaction, which can be suspended half way and resumed
+ * later. */
 #ifndef REPLAY_BASE_FIBER_H
 #define REPLAY_BASE_FIBER_H
 

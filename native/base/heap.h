@@ -1,7 +1,7 @@
-/* heap: a binary heap over an array that the caller has; its first element is one that no other comes before.
+/* heap: a binary heap over an array that the caller owns. No other element comes before its first one.
  *
- * Elements are copied, so they should be small. `before` says which of two comes first. `placed` is told where an element
- * now stands; NULL: nobody needs it. All functions are inlined where they are called, and so are these two. */
+ * Elements are copied, so they should be small. `before` says which of two comes first. `placed` is called with each
+ * element's new place; it may be NULL. All functions are inlined, these two callbacks included. */
 #ifndef REPLAY_BASE_HEAP_H
 #define REPLAY_BASE_HEAP_H
 

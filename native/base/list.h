@@ -1,8 +1,8 @@
-/* list: doubly linked lists through members of the things that are linked.
+/* list: doubly linked lists whose links are members of the linked structs.
  *
- * A list is two pointers of its owner's, to the first thing and to the last, both NULL when it is empty; `next` and `previous`
- * are the names of the things' members, NULL at the ends. Things of which the last is never asked for have `first` alone.
- * Arguments are evaluated more than once. */
+ * The owner of a list has two pointers, to its first and to its last element, both NULL when it is empty. An owner
+ * that never needs the last element has `first` alone. `next` and `previous` are the names of the elements' members,
+ * which are NULL at the ends. Arguments are evaluated more than once. */
 #ifndef REPLAY_BASE_LIST_H
 #define REPLAY_BASE_LIST_H
 

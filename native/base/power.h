@@ -1,7 +1,7 @@
 /* power: many powers of one exponent, in vectors; for priorities and importance weights.
  *
- * A result is within 1e-13 of the true value, relatively. It has the same bits on every processor, so that a table
- * that is restored, or a seed that is used, elsewhere draws the same items. */
+ * A result is within 1e-13 of the true value, relatively. It has the same bits on every processor. So a table that is
+ * restored on another processor, or a seed that is used there, draws the same items. */
 #ifndef REPLAY_BASE_POWER_H
 #define REPLAY_BASE_POWER_H
 

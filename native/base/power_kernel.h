@@ -1,5 +1,5 @@
-/* power_kernel: the loop of power_many, for one file for each set of vector instructions to compile. It has no branch, no
- * conversion between integers and doubles, and no table, so that compilers make vectors of it. */
+/* power_kernel: the loop of power_many. One file for each set of vector instructions compiles it. It has no branch,
+ * no conversion between integers and doubles, and no table, so that compilers vectorize it. */
 #ifndef REPLAY_BASE_POWER_KERNEL_H
 #define REPLAY_BASE_POWER_KERNEL_H
 

@@ -1,5 +1,5 @@
-/* random: xoshiro256++ (Blackman and Vigna, 2019), seeded through splitmix64. Not for secrets, but for
- * random_secret. */
+/* random: xoshiro256++ (Blackman and Vigna, 2019), seeded through splitmix64. Only random_secret is fit for
+ * secrets. */
 #ifndef REPLAY_BASE_RANDOM_H
 #define REPLAY_BASE_RANDOM_H
 

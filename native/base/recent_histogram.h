@@ -1,5 +1,5 @@
-/* recent_histogram: latencies of the last seconds, in two histograms: a new one is begun every ten seconds, and the
- * one before is kept. */
+/* recent_histogram: latencies of the last ten to twenty seconds, in two histograms. A new one begins every ten
+ * seconds, and the previous one is kept. */
 #ifndef REPLAY_BASE_RECENT_HISTOGRAM_H
 #define REPLAY_BASE_RECENT_HISTOGRAM_H
 

@@ -1,7 +1,9 @@
-/* weighted_sum: Σ w_k x_k over vectors of float32 or bfloat16, for gradients that are added up where they wait.
+/* weighted_sum: Σ w_k x_k over vectors of float32 or bfloat16, for gradients that are summed in the queue that holds
+ * them.
  *
- * Products and sums are doubles, in the order of the vectors; each element is rounded once to float32 at the end, and of
- * bfloat16 once more (to nearest, ties to even). The same bits on every processor, and however the range is cut. */
+ * Products and sums are doubles, added in the order of the vectors. At the end each element is rounded once to
+ * float32, and then for bfloat16 once more (to nearest, ties to even). The result has the same bits on every
+ * processor, into whatever parts the range is cut. */
 #ifndef REPLAY_BASE_WEIGHTED_SUM_H
 #define REPLAY_BASE_WEIGHTED_SUM_H
 

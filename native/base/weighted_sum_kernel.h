@@ -1,5 +1,5 @@
-/* weighted_sum_kernel: the loops of weighted_sum, for one file for each set of vector instructions to compile: without a
- * branch in them, so that compilers make vectors of them. */
+/* weighted_sum_kernel: the loops of weighted_sum. One file for each set of vector instructions compiles them. They
+ * have no branch, so that compilers vectorize them. */
 #ifndef REPLAY_BASE_WEIGHTED_SUM_KERNEL_H
 #define REPLAY_BASE_WEIGHTED_SUM_KERNEL_H
 

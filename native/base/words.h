@@ -1,4 +1,5 @@
-/* words: whole words out of bytes that need not be aligned, in the machine's order, and turning their bits. */
+/* words: loads whole words from bytes that need not be aligned, in the machine's byte order, and rotates their
+ * bits. */
 #ifndef REPLAY_BASE_WORDS_H
 #define REPLAY_BASE_WORDS_H
 

@@ -1,5 +1,5 @@
-/* worker: a thread that does jobs in the order they are given, for the one thread that gives them. No lock between the
- * two: both ways jobs pass on a list that is exchanged whole. */
+/* worker: a thread that does jobs for one other thread, in the order in which they were given. There is no lock
+ * between the two: in both directions jobs travel as a whole list, which is exchanged atomically. */
 #ifndef REPLAY_BASE_WORKER_H
 #define REPLAY_BASE_WORKER_H
 

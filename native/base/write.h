@@ -1,4 +1,4 @@
-/* write: all of something to a descriptor, however often the system takes only a part of it. */
+/* write: writes all of a buffer to a descriptor, even if the system takes only a part at a time. */
 #ifndef REPLAY_BASE_WRITE_H
 #define REPLAY_BASE_WRITE_H
 

@@ -1,8 +1,9 @@
 /* http: a few read-only pages over HTTP/1.1, on a listener of their own, beside the kernel's transport.
  *
- * GET and HEAD alone, no bodies in requests. A page is written in slices of the loop into one buffer of its connection, then
- * sent. Connections, requests and answers are bounded; whoever is idle or slow is closed, and sooner where all places are
- * taken: nobody keeps others out. All memory but the answers' is allocated when the listener opens. */
+ * GET and HEAD alone, no bodies in requests. A page is written in slices of the loop into one buffer of its
+ * connection, then sent. Connections, requests and answers are bounded. Idle and slow connections are closed, sooner
+ * if all places are taken, so that no client keeps others out. All memory but the answers' is allocated when the
+ * listener opens. */
 #ifndef REPLAY_NET_HTTP_H
 #define REPLAY_NET_HTTP_H
 

@@ -1,11 +1,13 @@
-/* round_robin: deficit round robin (Shreedhar and Varghese, SIGCOMM 1995): who sends next where many wait, fair by bytes.
+/* round_robin: deficit round robin (Shreedhar and Varghese, SIGCOMM 1995): which of many waiting members sends next,
+ * fair by bytes.
  *
- * Who waits stands in one line. The first in it is served: it gets a quantum of credit, sends what its credit pays for, and
- * goes to the end of the line if it has more. What is left of its credit it keeps as long as it waits.
+ * Members wait in one queue. The first in it is served: it gets a quantum of credit, sends what its credit pays for,
+ * and goes to the end of the queue if it has more to send. It keeps the rest of its credit as long as it waits.
  *
- * Why it is fair: a message costs at most a quantum, so each service sends at least one, and what is left after it is less
- * than the next message costs. Between two services of one member every other has sent at most its quantum and what it had
- * left: less than two quanta. `gap_most_bytes` is the most that has been seen there. */
+ * Why it is fair: a message costs at most a quantum. So each service sends at least one message, and the credit that
+ * is left is less than the next message costs. Between two services of one member, every other member has sent at
+ * most its quantum and the credit that it had left: less than two quanta. `gap_most_bytes` is the most that was ever
+ * sent between two services of one member. */
 #ifndef REPLAY_NET_ROUND_ROBIN_H
 #define REPLAY_NET_ROUND_ROBIN_H
 

@@ -1,8 +1,8 @@
-/* sockets: what transports over descriptors have in common: listeners, connections, interest in events, the end of both.
+/* sockets: what transports over descriptors share: listeners, connections, interest in events, and closing.
  *
- * A stack gives the table of its calls, which are those of the kernel by name, arguments and `errno`; the kernel's transport
- * and F-Stack's are built on it. What only one of them has (unix sockets, descriptors sent along, watches; a loop of its
- * own) stays with it. */
+ * Each stack provides a table of its calls, with the names, arguments and `errno` of the kernel's. The kernel's
+ * transport and F-Stack's are built on this. What only one of them has (unix sockets, passing of descriptors,
+ * watches; its own loop) stays in that transport's files. */
 #ifndef REPLAY_NET_SOCKETS_H
 #define REPLAY_NET_SOCKETS_H
 

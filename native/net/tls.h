@@ -1,6 +1,6 @@
 /* tls: TLS between a kernel socket and the server, by OpenSSL. A build without it refuses to begin one.
  *
- * It lies right above the socket: records are read from it and written to it, and what comes out are the bytes that clients
+ * It lies right above the socket: it reads and writes records there, and gives the server the bytes that clients
  * sent. It copies. Handshakes run inside the first reads. */
 #ifndef REPLAY_NET_TLS_H
 #define REPLAY_NET_TLS_H

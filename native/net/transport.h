@@ -1,4 +1,5 @@
-/* transport: what the server knows of networks. Opaque connections and calls down, events up.
+/* transport: all that the server knows of networks. The server calls functions on opaque connections, and the
+ * transport reports events.
  *
  * A transport is either polled by the server's loop (`poll`, with a longest wait) or owns the loop itself (`run`, which
  * calls the server's `step` and must honour the deadline that it returns). Several transports may serve one server.

@@ -1,5 +1,5 @@
-/* append_buffer: commands as the append-only file holds them: the bytes of requests, large arguments as references to
- * their blobs. */
+/* append_buffer: commands as the append-only file holds them: the bytes of requests, with large arguments as
+ * references to their blobs. */
 #ifndef REPLAY_PERSIST_APPEND_BUFFER_H
 #define REPLAY_PERSIST_APPEND_BUFFER_H
 

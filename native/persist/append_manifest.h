@@ -1,5 +1,6 @@
-/* append_manifest: which files make up the append-only file: a base, which is a snapshot, and the increments that follow
- * it. Written whole under another name and renamed; one line a file: "file NAME seq N type b|i". */
+/* append_manifest: which files make up the append-only file: a base, which is a snapshot, and the increments that
+ * follow it. The manifest is written under another name and then renamed, so it is always complete. It has one line
+ * for each file: "file NAME seq N type b|i". */
 #ifndef REPLAY_PERSIST_APPEND_MANIFEST_H
 #define REPLAY_PERSIST_APPEND_MANIFEST_H
 

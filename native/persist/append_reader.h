@@ -1,11 +1,11 @@
-/* append_reader: the commands of an increment, in order; its checksums are checked on the way. What stands between a
- * MULTI and its EXEC is handed out as one unit, or not at all.
+/* append_reader: the commands of an increment, in order; its checksums are checked on the way. The commands between a
+ * MULTI and its EXEC are handed out as one unit, or not at all.
  *
- * Why a torn end is told from damage: the writer puts a checksum behind all that it writes at once, so a crash
- * leaves no checksum behind what it cut off, or left as zeros. Where a unit has no end before the file's and no
- * checksum follows, the end is torn, and the file can be cut there; in any other case something that was written has
- * changed, and the file is corrupt. A transaction is never handed out in part, since all of a unit is in memory
- * before its first command is. */
+ * How a torn end is distinguished from damage: the writer ends everything that it writes at once with a checksum. So
+ * if a crash cut off the end of a write, or left it as zeros, no checksum follows. If the last unit is incomplete and
+ * no checksum follows it, the end is torn, and the file can be cut there. In any other case bytes have changed after
+ * they were written, and the file is corrupt. A transaction is never handed out in part, because all of a unit is in
+ * memory before its first command is handed out. */
 #ifndef REPLAY_PERSIST_APPEND_READER_H
 #define REPLAY_PERSIST_APPEND_READER_H
 

@@ -1,21 +1,23 @@
-/* append_writer: the end of the append-only file. Its owner adds to a buffer and hands it over now and then; a
- * thread writes what was handed over, puts a checksum behind it, and brings it to the disk where that is asked for.
- * One buffer is on its way at a time, so that many changes share one write and one fsync.
+/* append_writer: the end of the append-only file. Its owner adds to a buffer and hands it over now and then; a thread
+ * writes what was handed over, adds a checksum, and calls fdatasync if it was asked to. One buffer is on its way at a
+ * time, so that many changes share one write and one fdatasync.
  *
  * A checksum is a line "#CRC:0123abcd\r\n": CRC-32C of all bytes of the file before it. Readers of Redis's own files
  * pass over such lines.
  *
- * Why the file holds the first changes, whole and in order, whatever happens:
+ * Why the file always holds the oldest changes, complete and in order:
  *   - Only this thread writes to it, at its end, one buffer after the other, in the order in which the owner added.
- *   - A buffer gets into the file whole or not at all. Where writing fails half way the file is cut back to its size
- *     before, and the same buffer is tried again before any other. Where it cannot be cut back the job is `broken`.
- *   - `synced` counts what was written before an fdatasync that succeeded began. After one that failed nobody knows
- *     what the disk has: the job is `broken` as well, and only new files help.
- *   - After a crash the end may be cut off, or read as zeros. A checksum is the last of what is written at once, so
- *     the reader can tell such an end from damage (append_reader.h).
- *   - The manifest names an increment once that file is there, and a file is removed once no manifest on the disk
- *     can name it.
- * It would break if anything else wrote to the file, or if a reply that waits for the disk were let go at `written`. */
+ *   - A buffer gets into the file whole or not at all. If writing fails half way, the file is cut back to its size
+ *     before, and the same buffer is tried again before any other. If the file cannot be cut back, the job is
+ *     `broken`.
+ *   - `synced` counts what was written before a successful fdatasync began. After a failed one it is unknown what the
+ *     disk has: the job is `broken` as well, and only new files help.
+ *   - After a crash the end may be cut off, or read as zeros. Each write ends with a checksum, so the reader can tell
+ *     such an end from damage (append_reader.h).
+ *   - The manifest names an increment only once that file exists, and a file is removed only once no manifest on the
+ *     disk can name it.
+ * This would break if anything else wrote to the file, or if a reply that waits for the disk were released at
+ * `written` instead of `synced`. */
 #ifndef REPLAY_PERSIST_APPEND_WRITER_H
 #define REPLAY_PERSIST_APPEND_WRITER_H
 

@@ -1,4 +1,4 @@
-/* rdb_file: Redis's files of a whole store (dump.rdb): read into a store of its own, and written. */
+/* rdb_file: Redis's files of a whole store (dump.rdb): read into a new store, and written. */
 #ifndef REPLAY_PERSIST_RDB_FILE_H
 #define REPLAY_PERSIST_RDB_FILE_H
 

@@ -1,5 +1,5 @@
-/* rdb_reader: lengths, strings and packed parts out of bytes in Redis's formats, none of which is trusted. What is wrong is
- * told with the place of the byte. */
+/* rdb_reader: lengths, strings and packed parts out of bytes in Redis's formats, none of which is trusted. Errors
+ * name the place of the wrong byte. */
 #ifndef REPLAY_PERSIST_RDB_READER_H
 #define REPLAY_PERSIST_RDB_READER_H
 

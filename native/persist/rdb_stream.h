@@ -1,5 +1,5 @@
-/* rdb_stream: streams in Redis's files and in the payloads of DUMP: blocks as they are, then numbers, groups, consumers and
- * what is pending with them. */
+/* rdb_stream: streams in Redis's files and in the payloads of DUMP: blocks as they are in memory, then numbers,
+ * groups, consumers and their pending entries. */
 #ifndef REPLAY_PERSIST_RDB_STREAM_H
 #define REPLAY_PERSIST_RDB_STREAM_H
 

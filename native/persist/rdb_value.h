@@ -1,4 +1,4 @@
-/* rdb_value: values as Redis writes them into its files and the payloads of DUMP; and back, from any of the forms that Redis
+/* rdb_value: writes values as Redis does in its files and in the payloads of DUMP, and reads all encodings that Redis
  * 5 to 7.2 writes. Nothing that is read is trusted. */
 #ifndef REPLAY_PERSIST_RDB_VALUE_H
 #define REPLAY_PERSIST_RDB_VALUE_H

@@ -1,6 +1,6 @@
-/* snapshot_file: writes blocks to a file of another name, makes sure that they are on the disk, and renames it: a file of
- * the right name is whole, whatever happens while it is written. Checksums, writing and fsync are a worker's; the caller
- * only fills blocks. */
+/* snapshot_file: writes blocks to a file under another name, makes sure that they are on the disk, and renames it. So
+ * a file with the right name is always complete. A worker does checksums, writing and fsync; the caller only fills
+ * blocks. */
 #ifndef REPLAY_PERSIST_SNAPSHOT_FILE_H
 #define REPLAY_PERSIST_SNAPSHOT_FILE_H
 

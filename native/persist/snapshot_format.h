@@ -1,5 +1,5 @@
-/* snapshot_format: the bytes of a snapshot file, as docs/snapshot.md writes them down: a header, blocks of records, each
- * with its checksum, the last of which says that nothing is missing. All numbers are little-endian. */
+/* snapshot_format: the bytes of a snapshot file, as docs/snapshot.md writes them down: a header, then blocks of
+ * records, each with its checksum. The last block says that the file is complete. All numbers are little-endian. */
 #ifndef REPLAY_PERSIST_SNAPSHOT_FORMAT_H
 #define REPLAY_PERSIST_SNAPSHOT_FORMAT_H
 

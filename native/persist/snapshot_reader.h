@@ -1,5 +1,6 @@
-/* snapshot_reader: reads a snapshot file into tables of their own. Nothing of it is trusted; it comes out whole or not at
- * all, and what is refused is refused with the place. It touches nothing but what it makes: any thread may do it. */
+/* snapshot_reader: reads a snapshot file into new tables. Nothing in the file is trusted. It is read as a whole or
+ * refused as a whole, and an error names the place. The reader touches only what it creates, so any thread may run
+ * it. */
 #ifndef REPLAY_PERSIST_SNAPSHOT_READER_H
 #define REPLAY_PERSIST_SNAPSHOT_READER_H
 

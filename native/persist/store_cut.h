@@ -1,16 +1,16 @@
-/* store_cut: a store, and weights and gradients beside it, as they are at one moment, the cut, handed out piece by
- * piece while they change.
+/* store_cut: hands out a store, and the weights and gradients beside it, piece by piece as they were at one moment,
+ * the cut, while they change.
  *
  * Why every key is handed out once, with the value that it had at the cut:
- *   - Keys are walked in the order of their hashes, which growing tables keep, so that it is always known whether
- *     the walk has passed a key.
- *   - The store tells before a value changes or goes. Where the walk has not passed its key, the value is handed out
- *     then, and marked; what is new under a key gets the same mark. The walk passes over marked values.
- *   - Large strings are kept by reference: their bytes never change, and they are copied later. A large value of
- *     many parts that is about to change, while it waits or is being copied, is copied to its end at once. Who can wait
- *     for it asks before (store_cut_copies_first), and it is copied next, piece by piece.
- *   - A database that is flushed is taken over with its walk, and freed when it has been walked.
- * It would break if a value changed without store_cut_will_change, or a key came without store_cut_changed. */
+ *   - Keys are walked in the order of their hashes. A table that grows keeps this order, so it is always known
+ *     whether the walk has passed a key.
+ *   - The store tells the cut before a value changes or is removed. If the walk has not passed the key, the value is
+ *     handed out then and marked. A new value of a key gets the same mark. The walk skips marked values.
+ *   - Large strings are kept by reference and copied later: their bytes never change. If a large value of many parts
+ *     is about to change before its copy is complete, the rest is copied at once. A command that can wait asks first
+ *     (store_cut_copies_first); then the value is copied next, piece by piece.
+ *   - If a database is flushed, the cut takes it over with its walk, and frees it when the walk has ended.
+ * This would break if a value changed without store_cut_will_change, or a key was added without store_cut_changed. */
 #ifndef REPLAY_PERSIST_STORE_CUT_H
 #define REPLAY_PERSIST_STORE_CUT_H
 

@@ -1,5 +1,5 @@
 /* store_piece: a key and its value, or some parts of it, as bytes of a snapshot; and back. docs/snapshot.md has the
- * format. What is written is the same whatever form a value has in memory. */
+ * format. The bytes do not depend on the form that a value has in memory. */
 #ifndef REPLAY_PERSIST_STORE_PIECE_H
 #define REPLAY_PERSIST_STORE_PIECE_H
 

@@ -1,4 +1,5 @@
-/* store_restore: keys, weights and gradients out of the records of a snapshot, into a store of their own. Nothing of it is trusted. */
+/* store_restore: reads keys, weights and gradients from the records of a snapshot into a new store. Nothing in the
+ * records is trusted. */
 #ifndef REPLAY_PERSIST_STORE_RESTORE_H
 #define REPLAY_PERSIST_STORE_RESTORE_H
 

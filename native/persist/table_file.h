@@ -1,5 +1,5 @@
-/* table_file: one table in a snapshot file of its own, for callers without a server. The format is that of the server's
- * snapshots: either reads what the other wrote. */
+/* table_file: one table in a snapshot file of its own, for callers without a server. The format is that of the
+ * server's snapshots: a server reads these files, and these functions read a server's. */
 #ifndef REPLAY_PERSIST_TABLE_FILE_H
 #define REPLAY_PERSIST_TABLE_FILE_H
 

@@ -1,5 +1,5 @@
-/* binding: what Python needs of DPDK as plain functions and structs, so that neither inline functions nor the layouts of
- * DPDK's own structs reach it. Functions that can fail return a negative errno. */
+/* binding: what Python needs of DPDK, as plain functions and structs. So Python depends neither on DPDK's inline
+ * functions nor on the layouts of its structs. Functions that can fail return a negative errno. */
 #ifndef REPLAY_NET_DPDK_BINDING_H
 #define REPLAY_NET_DPDK_BINDING_H
 

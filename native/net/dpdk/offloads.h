@@ -1,4 +1,4 @@
-/* offloads: which work on a frame the device does, as far as it is able to and the setting allows it. */
+/* offloads: which work on frames the device does: what it can do and the setting allows. */
 #ifndef REPLAY_NET_DPDK_OFFLOADS_H
 #define REPLAY_NET_DPDK_OFFLOADS_H
 

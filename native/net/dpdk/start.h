@@ -1,4 +1,5 @@
-/* start: the EAL started without its page of usage on standard output, where a server's one line is waited for. */
+/* start: starts the EAL without its page of usage on standard output, because a parent waits there for the server's
+ * one ready line. */
 #ifndef REPLAY_NET_DPDK_START_H
 #define REPLAY_NET_DPDK_START_H
 

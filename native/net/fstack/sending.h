@@ -1,6 +1,6 @@
-/* sending: whose replies go out next. F-Stack's loop takes in 32 frames a turn, and sends at once what is written: a turn that
- * wrote a large reply by the hundred kilobytes would leave what came in to wait. So those with much to write stand in a
- * line, and a turn serves as many of them as its bytes suffice for. */
+/* sending: whose replies go out next. F-Stack's loop takes in 32 frames a turn, and sends at once what is written. If
+ * a turn wrote hundreds of kilobytes of a large reply, incoming frames would have to wait. So connections with much
+ * to write wait in a queue, and each turn serves as many of them as its budget of bytes allows. */
 #ifndef REPLAY_NET_FSTACK_SENDING_H
 #define REPLAY_NET_FSTACK_SENDING_H
 

@@ -1,4 +1,4 @@
-/* start: F-Stack brought up in this process, which its ff_init ends where it fails: then with a message that helps. */
+/* start: starts F-Stack in this process. Its ff_init ends the process if it fails; then a message says what to do. */
 #ifndef REPLAY_NET_FSTACK_START_H
 #define REPLAY_NET_FSTACK_START_H
 

@@ -1,7 +1,8 @@
-/* wraps: what F-Stack asks of DPDK when it starts, put right.
+/* wraps: corrects what F-Stack asks of DPDK when it starts.
  *
- * Its config.ini knows no virtual devices but virtio_user, and its queues and its pool of frames are small. The executable
- * is linked with --wrap for a few of DPDK's functions (fstack.cmake), so that F-Stack's calls of them come here first. */
+ * Its config.ini knows no virtual devices but virtio_user, and F-Stack's queues and pool of frames are small. The
+ * executable is linked with --wrap for a few of DPDK's functions (fstack.cmake), so that F-Stack's calls of them come
+ * here first. */
 #ifndef REPLAY_NET_FSTACK_WRAPS_H
 #define REPLAY_NET_FSTACK_WRAPS_H
 

@@ -1,5 +1,5 @@
-/* connection: one TCP connection between lwIP and the server: what was received and waits to be read, what was written and
- * waits to be acknowledged, the events that are due, and its end. */
+/* connection: one TCP connection between lwIP and the server: data received but not yet read, data written but not
+ * yet acknowledged, the events that are due, and closing. */
 #ifndef REPLAY_NET_LWIP_CONNECTION_H
 #define REPLAY_NET_LWIP_CONNECTION_H
 

@@ -1,5 +1,6 @@
-/* demultiplex: finds the connection that a frame is of, whatever their number. lwIP walks a list of them all, and moves whom
- * it found to its front: quick for one that sends much, and a hundred cache misses for one of two hundred. */
+/* demultiplex: finds a frame's connection by a hash table, in the same time for any number of connections. lwIP
+ * itself walks a list of all connections and moves the one that it found to the front. That is quick if one
+ * connection sends most frames, but costs a hundred cache misses if two hundred send in turn. */
 #ifndef REPLAY_NET_LWIP_DEMULTIPLEX_H
 #define REPLAY_NET_LWIP_DEMULTIPLEX_H
 

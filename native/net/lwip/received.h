@@ -1,5 +1,5 @@
-/* received: data on its way from a frame to the server: lwIP's buffers laid over frames, without a copy while frames
- * suffice, and in a bounded store of copies when slow readers hold too many of them. */
+/* received: data on its way from a frame to the server: lwIP's buffers lie over the frames, without a copy, as long
+ * as there are enough frames. When slow readers hold too many of them, data is copied to a bounded store. */
 #ifndef REPLAY_NET_LWIP_RECEIVED_H
 #define REPLAY_NET_LWIP_RECEIVED_H
 

@@ -1,6 +1,7 @@
-/* sending: whose data goes out next. Connections with little under way send at once; the others wait in a line, and a turn of
- * the loop serves as many of them as its frames suffice for. So a reply of many megabytes delays neither another's small
- * reply, nor what comes in, nor another's large one by more than its quantum. */
+/* sending: whose data goes out next. Connections with little under way send at once. The others wait in a queue, and
+ * each turn of the loop serves as many of them as its budget of frames allows. So a reply of many megabytes delays
+ * neither incoming frames nor another client's small reply, and it delays another client's large reply by no more
+ * than a quantum. */
 #ifndef REPLAY_NET_LWIP_SENDING_H
 #define REPLAY_NET_LWIP_SENDING_H
 

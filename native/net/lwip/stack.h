@@ -1,4 +1,4 @@
-/* stack: lwIP's one network interface, on one DPDK port: frames in, segments out, clocks. There is one a process. */
+/* stack: lwIP's one network interface, on one DPDK port: frames in, segments out, clocks. A process has one. */
 #ifndef REPLAY_NET_LWIP_STACK_H
 #define REPLAY_NET_LWIP_STACK_H
 
