@@ -1,7 +1,7 @@
-/* block_pool: memory for blocks of many sizes, such as compressed steps: chunks of one mapping, each cut into blocks of one
- * size class. With eight classes in a doubling a block wastes a sixteenth on average; a chunk whose last block is given
- * back may serve another class. Allocating and giving back are O(1) (finding the class: O(log classes)); pages are
- * touched as chunks fill. */
+/* block_pool: memory for blocks of many sizes, such as compressed steps: chunks of one mapping, each cut into blocks
+ * of one size class. With eight classes for each doubling of the size, a block wastes a sixteenth on average. A chunk
+ * whose last block is given back may serve another class. Allocating and giving back are O(1) (finding the class:
+ * O(log classes)). Pages are touched only as chunks fill. */
 #ifndef REPLAY_REPLAY_BLOCK_POOL_H
 #define REPLAY_REPLAY_BLOCK_POOL_H
 

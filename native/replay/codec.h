@@ -1,8 +1,8 @@
 /* codec: steps as compressed blocks, by LZ4 or zstd where the build found their libraries.
  *
- * A block stands for one step of one column, by itself, so that any window can be shown without its neighbours. A block
- * as long as the step is the step itself: what does not become smaller is kept as it is. Steps of fewer than
- * CODEC_LEAST_STEP_BYTES are always kept so. */
+ * A block holds one step of one column, so that any step can be read without its neighbours. A step that compression
+ * does not make smaller is kept as it is: a block as long as the step is the step itself. Steps of fewer than
+ * CODEC_LEAST_STEP_BYTES are never compressed. */
 #ifndef REPLAY_REPLAY_CODEC_H
 #define REPLAY_REPLAY_CODEC_H
 

@@ -1,7 +1,7 @@
-/* coded_columns: columns whose values are kept compressed: of each slot that has a value, a block in a pool.
+/* coded_columns: columns whose values are kept compressed: for each slot that has a value, a block in a pool.
  *
- * A block in the pool begins with its size. Every block is one that the codec can decode: it was encoded here, or
- * coded_columns_is_block was asked before anyone reads it, so decoding it later cannot fail. */
+ * A block in the pool begins with its size. Every block was encoded here, or checked by coded_columns_is_block before
+ * it can be read. So decoding it later cannot fail. */
 #ifndef REPLAY_REPLAY_CODED_COLUMNS_H
 #define REPLAY_REPLAY_CODED_COLUMNS_H
 

@@ -1,4 +1,4 @@
-/* column_arrays: where the columns of items, or of steps, lie: value `slot` of a column at base + slot * stride.
+/* column_arrays: where the columns of items, or of steps, lie: the value of a slot at base + slot * stride.
  *
  * Small columns lie side by side, one row a slot, so that reading or writing a slot touches a cache line or two in all;
  * every other column has an array of its own, large values beginning on a cache line. The memory is address space: pages are

@@ -1,5 +1,5 @@
-/* expand: makes windows of the distinct steps and the places of a coded reply; for clients. The format is in
- * docs/protocol.md, REPLAY.SAMPLE. */
+/* expand: for clients: builds windows from a coded reply, which holds the distinct steps and, for each item, which of
+ * them it shows. The format is in docs/protocol.md, REPLAY.SAMPLE. */
 #ifndef REPLAY_REPLAY_EXPAND_H
 #define REPLAY_REPLAY_EXPAND_H
 

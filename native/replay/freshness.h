@@ -1,4 +1,5 @@
-/* freshness: which live items were made by a policy too old to learn from. Versions may come in any order. */
+/* freshness: finds the live items that were made by a policy too old to learn from. Versions may come in any
+ * order. */
 #ifndef REPLAY_REPLAY_FRESHNESS_H
 #define REPLAY_REPLAY_FRESHNESS_H
 

@@ -1,8 +1,9 @@
-/* gradient_queue: gradients that wait to be applied, oldest first, and the names of those that were finished with.
+/* gradient_queue: gradients that wait to be applied, oldest first, and the names of those that were applied or
+ * dropped.
  *
- * A gradient is known by its name, so that one delivered twice counts once: while it waits, and for as long afterwards as
- * its name is among the GRADIENT_MOST_REMEMBERED newest that were finished with. What waits together is of one dtype and
- * one length. All memory but the vectors' own is allocated with the queue. */
+ * A gradient is identified by its name, so that one delivered twice counts once: while it waits, and afterwards as
+ * long as its name is among the GRADIENT_MOST_REMEMBERED newest finished ones. All waiting gradients have one dtype
+ * and one length. All memory but that of the vectors is allocated with the queue. */
 #ifndef REPLAY_GRADIENT_QUEUE_H
 #define REPLAY_GRADIENT_QUEUE_H
 

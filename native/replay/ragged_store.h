@@ -1,17 +1,19 @@
-/* ragged_store: the values of ragged columns: of each item so many rows, kept apart from its slot.
+/* ragged_store: the values of ragged columns: any number of rows for each item, kept apart from its slot.
  *
- * A value of B bytes lies in B / 2048 units, chained in order, and what is left of it in a block of a pool whose sizes lie 16
- * to 64 bytes apart. Why that wastes next to nothing, whatever leaves in whatever order:
- *   - Units are of one size, so any free unit serves any value, and a fresh one is touched only when none is free. They
- *     need a link of 4 bytes each: a five-hundredth.
- *   - Only the rest, less than a unit, is rounded up, by 22 bytes on average. Rests of one size serve one another.
- * So a value takes at most RAGGED_MOST_WASTE bytes more than a five-hundredth above its own, and no item ever moves.
+ * A value of B bytes lies in B / 2048 units, chained in order, and a rest, which lies in a block of a pool whose
+ * sizes are 16 to 64 bytes apart. Why that wastes next to nothing, in whatever order values are removed:
+ *   - All units have one size, so any free unit serves any value, and a fresh one is touched only when none is free.
+ *     Each needs a link of 4 bytes, 0.2 % of its size.
+ *   - Only the rest, less than a unit, is rounded up, by 22 bytes on average. The block of a rest can be reused for
+ *     any rest of the same size.
+ * So a value of B bytes takes at most B + 0.2 % of B + RAGGED_MOST_WASTE bytes, and no value ever moves.
  *
- * In its slot a value is `struct ragged_value`: how many rows, where its chain ends, where its rest lies. Chains are rings:
- * the last unit names the first, so that a whole chain is given back in constant time. Zero bytes are the value of no rows,
- * which holds nothing: a slot that was never written, or was given back, needs no other mark.
+ * The slot holds a `struct ragged_value`: how many rows, where the chain ends, where the rest lies. Chains are rings:
+ * the last unit links to the first, so that a whole chain is given back in constant time. A `struct ragged_value` of
+ * zero bytes is a value without rows, which holds no memory. So a slot that was never written, or was given back,
+ * needs no other mark.
  *
- * All memory is mapped at the beginning, as address space. Taking units costs O(units), a rest O(1). */
+ * All address space is mapped at the beginning. Taking units costs O(units), taking a rest O(1). */
 #ifndef REPLAY_REPLAY_RAGGED_STORE_H
 #define REPLAY_REPLAY_RAGGED_STORE_H
 

@@ -1,22 +1,22 @@
 /* rate_limiter: when adding or sampling must wait, and why (Reverb's limiters; Cassirer et al. 2021, section 3.4).
  *
- * min_size lets samples through once the table holds min_size_to_sample items. queue never holds more than
- * queue_size items, and a sample takes items that are there. sample_to_insert_ratio keeps the lead, inserts *
- * samples_per_insert - samples, within error_buffer of samples_per_insert * min_size_to_sample, the target: an add
- * may not raise the lead above the band, a sample may not lower it below.
+ * min_size lets samples through once the table holds min_size_to_sample items. queue never holds more than queue_size
+ * items, and a sample takes items that are there. sample_to_insert_ratio looks at the lead, inserts *
+ * samples_per_insert - samples. It keeps the lead within error_buffer of its target, samples_per_insert *
+ * min_size_to_sample: an add may not raise the lead above this band, and a sample may not lower it below.
  *
  * Why neither side of a ratio waits for ever:
- *   - The band is at least one insert and one sample wide, which the spec is checked for, so below its middle an add
- *     of one item passes, and above its middle a sample of one.
- *   - A batch wider than the whole band that does not pass now never will. It is refused at once, with ERROR_LIMIT,
- *     instead of waiting.
- *   - Items can be deleted, and then the table holds fewer than it counted inserts. Below min_size_to_sample no
- *     sample passes, so adds count by size there: those that bring the table back to min_size_to_sample pass
- *     whatever the lead says.
+ *   - The band is at least one insert and one sample wide; the spec is checked for that. So below the band's middle
+ *     an add of one item passes, and above it a sample of one.
+ *   - If a batch is wider than the whole band and does not pass now, it never will. It is refused at once, with
+ *     ERROR_LIMIT, instead of waiting.
+ *   - If items are deleted, the table holds fewer items than it counted inserts. Below min_size_to_sample no sample
+ *     passes, so there adds are judged by size: those that bring the table back to min_size_to_sample pass, whatever
+ *     the lead is.
  * Counts change for a whole batch, by rate_limiter_added and rate_limiter_sampled, right after the check and on the
- * same thread. It would break if something came between the two, or if a part of a batch were counted. A large batch
- * is counted when it begins, although it enters or is drawn in parts; what has still to enter is part of the size that
- * checks of adds are given (table_add.c). */
+ * same thread. This would break if anything ran between check and count, or if only a part of a batch were counted. A
+ * large batch is counted when it begins, although it enters or is drawn in parts. The items that have still to enter
+ * are part of the size that checks of adds get (table_add.c). */
 #ifndef REPLAY_REPLAY_RATE_LIMITER_H
 #define REPLAY_REPLAY_RATE_LIMITER_H
 

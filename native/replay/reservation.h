@@ -1,15 +1,15 @@
 /* reservation: items, or steps, on their way into a table: slots, or a staging area, that bytes may land in until the caller
  * commits them or gives them back. For the files of this floor; callers see table.h.
  *
- * A column lands in the reserved slots themselves, except where it lands `apart`, in a staging area where its values lie one
- * behind the other:
- *   - All columns of items, where spare slots ran out. Their slots are taken at commit, after old items have left, and each
- *     value is copied once.
+ * A column lands in the reserved slots themselves, unless it lands `apart`, in a staging area with one value after
+ * another. That holds for:
+ *   - All columns of items, if there are no spare slots left. Their slots are taken at commit, after old items have
+ *     left, and each value is copied once.
  *   - Coded columns of steps, which are compressed from there.
- * Of a ragged column what lands so is the reference in the slot; its rows are copied into the ragged store at once.
- * A reservation is the only one that writes to its slots (slot_store.h), and nobody reads them before they have entered.
- * Releasing it gives back everything at any time before the commit, so a client that stalls or vanishes takes nothing
- * along. */
+ * For a ragged column, only the reference in the slot lands like this; its rows are copied into the ragged store at
+ * once. Only the reservation writes to its slots (slot_store.h), and nothing reads them before they have entered. It
+ * can be released at any time before the commit, which gives everything back. So a client that stalls or vanishes
+ * keeps nothing. */
 #ifndef REPLAY_REPLAY_RESERVATION_H
 #define REPLAY_REPLAY_RESERVATION_H
 

@@ -1,8 +1,9 @@
-/* selector: which live item is drawn, or leaves, next: one interface for the sampler and the remover of a table.
+/* selector: which live item is drawn next, or leaves next: one interface for a table's sampler and its remover.
  *
- * A selector keeps an index of the items that were inserted; fifo and lifo need none, they read the table's order. It can be
- * filled piece by piece: removing or updating a slot that is not in it yet does nothing (or, for prioritized, what inserting
- * will do). Changes count after selector_repair. `key` is what selector_keys makes of a priority, many at once. */
+ * A selector keeps an index of the items that were inserted; fifo and lifo need none, they read the table's order.
+ * The index can be filled piece by piece: removing or updating a slot that is not in it yet does nothing (or, for
+ * prioritized, what inserting it will do anyway). Changes take effect at selector_repair. `key` is what selector_keys
+ * makes of a priority, many at once. */
 #ifndef REPLAY_REPLAY_SELECTOR_H
 #define REPLAY_REPLAY_SELECTOR_H
 

@@ -1,10 +1,10 @@
 /* selector_heap: slots in the order of a key, and of equal keys by age: a binary heap that knows where each slot
- * stands. It serves max_heap, min_heap, and the versions of items. Insert, remove and update are O(log items).
+ * stands. max_heap, min_heap and the policy versions of items use it. Insert, remove and update are O(log items).
  *
- * The first n are found in O(n log n) and stay where they are. In a heap nothing comes before its parent, so the
- * next one in order is always a child of one that was taken: the frontier, a small heap of places, holds just those
- * children, and each time its first is taken its two children are put in. It holds at most one place more than were
- * taken. It would break if the heap changed during the walk. */
+ * The first n slots are found in O(n log n) and stay in the heap. In a heap nothing comes before its parent, so the
+ * next slot in order is always a child of one that was taken. The frontier, a small heap of places, holds just those
+ * children: each time its first is taken, its two children are put in. It holds at most one place more than were
+ * taken. This would break if the heap changed during the walk. */
 #ifndef REPLAY_REPLAY_SELECTOR_HEAP_H
 #define REPLAY_REPLAY_SELECTOR_HEAP_H
 

@@ -1,16 +1,18 @@
-/* slot_cut: the slots of a store as they are at one moment, the cut, handed out piece by piece while the store goes on
- * changing. Part of table_cut.h.
+/* slot_cut: hands out the slots of a store piece by piece, as they were at one moment, the cut, while the store
+ * changes. Part of table_cut.h.
  *
  * Every slot that was occupied at the cut is handed out once, with the bytes that it had then:
- *   - The bytes of an occupied slot do not change (slot_store.h), so it can be handed out at any time before they go.
- *   - Before they go, the store asks slot_cut_holds. A slot that was not handed out is then kept by a reference of the cut,
- *     or, where as many are kept as may be, handed out at once.
- *   - `passed` says of each slot that was used before the cut that it needs no handing out: it was handed out, it was not
- *     occupied at the cut, or something newer has entered it. The store tells of each slot that is about to be entered. A slot
- *     beyond `slots` was first used after the cut.
- *   - In turn all kept slots are handed out, and then, in one walk, all occupied ones that have not passed.
- * Of an item, `describe` comes first: it writes what the index says of the slot, once, and marks as passed what left the index
- * before the cut and is still pinned. It would break if an item left the index, or an index entry changed, without it. */
+ *   - The bytes of an occupied slot do not change (slot_store.h), so it can be handed out at any time before it is
+ *     freed.
+ *   - Before the store frees a slot, it asks slot_cut_holds. If the slot was not handed out yet, the cut keeps it by
+ *     a reference, or, if it keeps as many as it may, hands it out at once.
+ *   - `passed` is set for each slot that need not be handed out any more: it was handed out, it was not occupied at
+ *     the cut, or something newer has entered it. The store tells the cut of each slot that is about to be entered. A
+ *     slot beyond `slots` was first used after the cut.
+ *   - First all kept slots are handed out, and then, in one walk, all occupied ones that have not passed.
+ * For an item, `describe` comes first: once, it writes what the index says of the slot, and marks as passed what left
+ * the index before the cut and is still pinned. This would break if an item left the index, or an index entry
+ * changed, without it. */
 #ifndef REPLAY_REPLAY_SLOT_CUT_H
 #define REPLAY_REPLAY_SLOT_CUT_H
 

@@ -1,7 +1,7 @@
 /* stream: one writer's sequence of steps, its episodes, and which of its last steps a window shows.
  *
- * The last `history` steps are kept in a ring, each with the number of its episode's first step, so that the end of an
- * episode is found by bisection and its beginning at once. */
+ * The last `history` steps are kept in a ring, each with the number of its episode's first step. So the beginning of
+ * an episode is known at once, and its end is found by bisection. */
 #ifndef REPLAY_REPLAY_STREAM_H
 #define REPLAY_REPLAY_STREAM_H
 

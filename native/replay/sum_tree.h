@@ -1,7 +1,8 @@
 /* sum_tree: draws leaves with probability proportional to their weight; 64-bit sums, batched writes and batched descents.
  *
- * sum_tree_sample(n) and sum_tree_set(n) take O(n log8 leaves). A leaf of weight zero is never drawn: a descent that ends at
- * one, which only rounding can bring about, is made again with care. Results do not depend on the processor. */
+ * sum_tree_sample(n) and sum_tree_set(n) take O(n log8 leaves). A leaf of weight zero is never drawn: a descent can
+ * end at one only by rounding, and then a slower one that avoids it takes its place. Results do not depend on the
+ * processor. */
 #ifndef REPLAY_REPLAY_SUM_TREE_H
 #define REPLAY_REPLAY_SUM_TREE_H
 

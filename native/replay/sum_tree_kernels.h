@@ -1,9 +1,10 @@
 /* sum_tree_kernels: the inner loops of a sum tree, in one version for each set of vector instructions.
  *
- * Within a node x0 … x7 a descent halves three times: the target is compared with what lies left of the middle,
- * (x0 + x1) + (x2 + x3), and goes right, less that much, if it is not smaller; then with x0 + x1 or x4 + x5; then with the
- * left one of the two that remain. sum_tree_node_sum adds in the same order. All versions make the same additions,
- * comparisons and subtractions, so they find the same leaves and the same sums, bit for bit. */
+ * Within a node x0 … x7 a descent halves three times. It compares the target with the sum of the left half, (x0 + x1)
+ * + (x2 + x3). If the target is not smaller, it subtracts that sum and goes right. Then it does the same with x0 + x1
+ * or x4 + x5, and with the left one of the two entries that remain. sum_tree_node_sum adds in the same order. All
+ * versions make the same additions, comparisons and subtractions, so they find the same leaves and the same sums, bit
+ * for bit. */
 #ifndef REPLAY_REPLAY_SUM_TREE_KERNELS_H
 #define REPLAY_REPLAY_SUM_TREE_KERNELS_H
 

@@ -7,7 +7,7 @@
  * (32): the id of an item that has left never matches its successor.
  *
  * Functions that can refuse return 0, or -1 with `error` set and nothing changed. Predicates return true for what
- * their name says, and where they take an error they set it to why not. */
+ * their name says. Those that take an error set it to the reason when they return false. */
 #ifndef REPLAY_REPLAY_TABLE_H
 #define REPLAY_REPLAY_TABLE_H
 

@@ -1,4 +1,4 @@
-/* table_adopt: the settings of one table over another that differs from it in nothing else, as after a restore. */
+/* table_adopt: gives one table the settings of another that differs from it in nothing else, as after a restore. */
 #ifndef REPLAY_REPLAY_TABLE_ADOPT_H
 #define REPLAY_REPLAY_TABLE_ADOPT_H
 

@@ -1,5 +1,6 @@
-/* table_batch: an add, an append or a sample in one call, for callers whose arrays are at hand; the server goes step by step.
- * A caller that may be interrupted between two calls, as any in Python, holds no reservation and no pin that way. */
+/* table_batch: an add, an append or a sample in one call, for callers that have all arrays in memory. (The server
+ * calls each step by itself.) A caller that may be interrupted between two calls, as any in Python, never holds a
+ * reservation or a pin this way. */
 #ifndef REPLAY_REPLAY_TABLE_BATCH_H
 #define REPLAY_REPLAY_TABLE_BATCH_H
 

@@ -1,18 +1,20 @@
-/* table_cut: a table as it is at one moment, the cut, written out piece by piece while the table goes on changing.
+/* table_cut: writes out a table piece by piece, as it was at one moment, the cut, while the table changes.
  *
- * table_cut_begin is the moment; it copies nothing but counters. table_cut_step then hands out records of what was there:
- *   - What the index says of 64 slots is one record, the chunk. The table calls table_cut_before_change before it changes
- *     anything that a chunk says of a slot, and a store of slots before it enters one or gives one back; the first such call
- *     writes the chunk. So every chunk is written once, as it was at the cut.
- *   - The bytes of items and of steps are handed out by slot_cut.h, each once. What the index says of an item comes before
- *     its bytes: they are handed out in turn after all chunks, and out of turn only when they are about to go, which is after
- *     a call that wrote the chunk.
- *   - What enters after the moment is none of the cut's business: a chunk says that its slot held nothing.
- * It would break if a field of `struct slot`, an age or a priority were written without the call.
+ * table_cut_begin is the moment; it copies nothing but counters. table_cut_step then hands out records of the table
+ * at that moment:
+ *   - A chunk is one record with what the index says of 64 slots. table_cut_before_change is called before anything
+ *     in a chunk changes: by the table, and by a store of slots before it enters a slot or gives one back. The first
+ *     such call writes the chunk. So every chunk is written once, as it was at the cut.
+ *   - slot_cut.h hands out the bytes of items and steps, each once. An item's chunk comes before its bytes: bytes are
+ *     handed out after all chunks, or earlier if their slot is about to be freed, and that is after a call that wrote
+ *     the chunk.
+ *   - What enters after the moment is not part of the cut: the chunk says that its slot held nothing.
+ * This would break if a field of `struct slot`, an age or a priority were written without that call.
  *
- * The cost: one test and branch a change while no cut is under way; memory for one bit a slot, one bit for 64 slots, and the
- * slots held. Where items see steps, the steps are held, and an item that leaves is handed out at once, since it is small.
- * table_restore.h reads the records. docs/snapshot.md gives them byte by byte. */
+ * The cost: one test and branch for each change while no cut is under way; during a cut, memory for one bit a slot,
+ * one bit for each 64 slots, and the slots that are kept. In a table with windows the steps are kept, and an item
+ * that leaves is handed out at once, because it is small. table_restore.h reads the records. docs/snapshot.md gives
+ * them byte by byte. */
 #ifndef REPLAY_REPLAY_TABLE_CUT_H
 #define REPLAY_REPLAY_TABLE_CUT_H
 

@@ -1,7 +1,7 @@
-/* table_restore: makes a table anew from what table_cut wrote of one: the same items under the same ids, in the same order,
- * with their priorities and counts; the same counters, limits and random state. Nothing of it is trusted: each record is
- * checked, and a table comes out only if all of it is there. The records may come in any order in which an item's index
- * comes before its bytes. */
+/* table_restore: makes a table anew from what table_cut wrote of one: the same items under the same ids, in the same
+ * order, with their priorities and counts; the same counters, limits and random state. Nothing in the records is
+ * trusted: each is checked, and a table is made only if all of them are there. The records may come in any order in
+ * which an item's index comes before its bytes. */
 #ifndef REPLAY_REPLAY_TABLE_RESTORE_H
 #define REPLAY_REPLAY_TABLE_RESTORE_H
 

@@ -1,9 +1,9 @@
 /* wide_tree: the shape shared by sum_tree and max_tree: nodes of 8 doubles, one cache line each, level above level.
  *
  * Level 0 holds the leaves. Entry i of level k + 1 combines node i of level k, which is its entries 8 i … 8 i + 7.
- * Leaves are written first. wide_tree_repair then recomputes the parents of what was written, level by level and
- * always from their children, so that nothing drifts however many updates there were. (Nodes of two lines were
- * measured: they make fewer levels, but slower updates.) */
+ * Leaves are written first. wide_tree_repair then recomputes the parents of written leaves, level by level and always
+ * from all their children. So sums do not drift, however many updates there were. (Nodes of two lines were measured:
+ * they make fewer levels, but slower updates.) */
 #ifndef REPLAY_REPLAY_WIDE_TREE_H
 #define REPLAY_REPLAY_WIDE_TREE_H
 

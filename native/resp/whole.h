@@ -1,4 +1,4 @@
-/* whole: the short way through a request that lies whole in what is fed, as nearly all do. */
+/* whole: a shorter way to parse a request that has arrived completely, as nearly all have. */
 #ifndef REPLAY_RESP_WHOLE_H
 #define REPLAY_RESP_WHOLE_H
 

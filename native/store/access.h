@@ -1,8 +1,8 @@
-/* access: when a key was last used, or how often it is: 24 bits in each value, by which eviction chooses.
+/* access: when a key was last used, or how often it is used: 24 bits in each value, by which eviction chooses.
  *
- * By recency they are the second of the last use. By frequency they are the minute of it (16 bits) and a counter of 8
- * bits that grows with the logarithm of the uses and falls with time: the counter of Redis, by Salvatore Sanfilippo.
- * Time is told by the store's owner, so that no use of a key asks a clock. */
+ * For LRU policies the bits are the second of the last use. For LFU policies they are the minute of the last use (16
+ * bits) and a counter of 8 bits that grows with the logarithm of the uses and falls with time: the counter of Redis,
+ * by Salvatore Sanfilippo. The store's owner sets the time, so that a use of a key reads no clock. */
 #ifndef REPLAY_STORE_ACCESS_H
 #define REPLAY_STORE_ACCESS_H
 

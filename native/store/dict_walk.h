@@ -1,8 +1,9 @@
-/* dict_walk: each entry of a dict exactly once, a bucket at a time, however the dict changes its size in between.
+/* dict_walk: visits each entry of a dict exactly once, a bucket at a time, even if the dict changes its size in
+ * between.
  *
- * A scan's cursor, read from its lowest bit on, only ever grows, and entries are passed in the order of their hashes read
- * so: whether one was passed can be told from its hash. Entries that come or go meanwhile are met if they were not passed
- * yet. */
+ * A scan's cursor, read with its bits reversed, only grows, and entries are visited in the order of their reversed
+ * hashes. So a hash tells whether its entry was passed. An entry that is added meanwhile is visited if the walk has
+ * not passed its hash. */
 #ifndef REPLAY_STORE_DICT_WALK_H
 #define REPLAY_STORE_DICT_WALK_H
 

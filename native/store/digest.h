@@ -1,5 +1,5 @@
-/* digest: what keys hold, as 20 bytes that are the same wherever the same is held: whatever the order in which keys,
- * fields and members were added, and however they are kept. */
+/* digest: 20 bytes that are equal if two stores hold the same keys and values, whatever the order in which keys,
+ * fields and members were added, and whatever their form in memory. */
 #ifndef REPLAY_STORE_DIGEST_H
 #define REPLAY_STORE_DIGEST_H
 

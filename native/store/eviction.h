@@ -1,9 +1,9 @@
 /* eviction: which key goes when memory is short.
  *
- * A few keys are looked at each time, and the best candidates of all that were looked at are remembered: an
- * approximation of the exact order that costs no list of all keys (Redis's pool, by Salvatore Sanfilippo). What is
- * remembered of a key is its hash: should it be another's, too, then another key goes, once in 2^32. The nearest end is
- * known exactly: by that nothing is sampled. */
+ * Each time a few keys are sampled, and the best candidates of all samples are remembered. This approximates the
+ * exact order without a list of all keys (Redis's pool, by Salvatore Sanfilippo). A key is remembered by its hash:
+ * once in 2^32 another key with the same hash is evicted instead. For volatile-ttl nothing is sampled, because the
+ * key that expires next is known exactly. */
 #ifndef REPLAY_STORE_EVICTION_H
 #define REPLAY_STORE_EVICTION_H
 

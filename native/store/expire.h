@@ -1,4 +1,4 @@
-/* expire: when keys end: a binary heap per database, so that the next one due is known and none is searched for. */
+/* expire: when keys expire: a binary heap per database, so that the next one due is known without a search. */
 #ifndef REPLAY_STORE_EXPIRE_H
 #define REPLAY_STORE_EXPIRE_H
 

@@ -1,7 +1,8 @@
 /* geohash: places on the earth as 52-bit scores of sorted sets, in Redis's interleaving, and the search among them.
  *
- * Longitude and latitude are cut into 2^26 parts each; their bits take turns, the longitude's first. So the places of a cell
- * that halving the earth gives are those of one range of scores. Latitudes end where Web Mercator (EPSG:3857) does. */
+ * Longitude and latitude are cut into 2^26 parts each; their bits alternate, the longitude's first. So all places in
+ * a cell that repeated halving of the earth gives have scores in one range. Latitudes end where those of Web Mercator
+ * (EPSG:3857) do. */
 #ifndef REPLAY_STORE_GEOHASH_H
 #define REPLAY_STORE_GEOHASH_H
 

@@ -1,10 +1,10 @@
 /* id_index: an ordered map from ids of entries to pointers: the blocks of a stream, the entries that a group or a consumer
  * has not acknowledged.
  *
- * A B+ tree: leaves of up to 64 ids, linked in order; branches that know of each child an id that is not behind any below
- * it, and behind all before it. Ids that arrive in order fill leaves to the brim. A single leaf grows with what it holds,
- * since most maps are small. Nodes that have become half empty are joined with a neighbour where both fit in three quarters
- * of one. */
+ * A B+ tree: leaves of up to 64 ids, linked in order; branches that hold for each child an id that is not greater
+ * than any id below the child, and greater than all ids before it. Ids that arrive in order fill leaves completely. A
+ * single leaf grows with what it holds, because most maps are small. A node that has become half empty is joined with
+ * a neighbour if both fit in three quarters of one node. */
 #ifndef REPLAY_STORE_ID_INDEX_H
 #define REPLAY_STORE_ID_INDEX_H
 

@@ -2,9 +2,9 @@
  *
  *   total bytes (4) | elements (2) | element … | 0xff          an element: encoding and data | length of those, backwards
  *
- * A string that is the canonical text of an int64 is packed as an integer. What is here packs and unpacks elements where
- * the caller has made room, so that whoever owns the bytes decides how they grow. The layout is that of Redis's published
- * description of listpacks; numbers are little-endian. */
+ * A string that is the canonical text of an int64 is packed as an integer. These functions pack and unpack elements
+ * in memory that the caller provides, so that the owner of the bytes decides how they grow. The layout is that of
+ * Redis's published description of listpacks; numbers are little-endian. */
 #ifndef REPLAY_STORE_LISTPACK_H
 #define REPLAY_STORE_LISTPACK_H
 

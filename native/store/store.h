@@ -1,8 +1,8 @@
 /* store: 16 databases of keys with values of any type, their expiry, and the slow work that is done in slices.
  *
- * A key that has run out is never seen: finding it removes it, and store_step removes the others when their time comes.
- * Large values and whole databases are unlinked at once and freed by store_step. An entry stays where it is until its
- * key is removed; its value may be exchanged. */
+ * An expired key is never seen: a look-up removes it, and store_step removes the others in time. Large values and
+ * whole databases are unlinked at once and freed by store_step. An entry keeps its address until its key is removed;
+ * its value may be replaced. */
 #ifndef REPLAY_STORE_STORE_H
 #define REPLAY_STORE_STORE_H
 

@@ -1,7 +1,7 @@
 /* t_set: sets: integers as a sorted array, few short members packed in one piece, otherwise a dict.
  *
- * The small forms lie behind their header, so that a small set is one allocation: adding and removing may move a set to
- * another place, and its owner takes the new one down. */
+ * The small forms lie right after their header, so that a small set is one allocation. Adding and removing may move a
+ * set to another address, which the owner has to store. */
 #ifndef REPLAY_STORE_T_SET_H
 #define REPLAY_STORE_T_SET_H
 

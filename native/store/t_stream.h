@@ -6,9 +6,9 @@
  *   flags | ms | sequence | n | field | value … (n) | elements  an entry; ms and sequence less those of the block's id
  *   flags | ms | sequence | value … | elements                  one with the master's fields
  *
- * The last number of an entry says how many elements are before it, for walks backwards. An entry that is deleted keeps its
- * place, with a flag; a block without live entries goes. A block is found by the id of its first entry, in an id_index.
- * Blocks fit what they hold, but for the last, which grows.
+ * The last number of an entry says how many elements are before it, for walks backwards. A deleted entry keeps its
+ * place, with a flag; a block without live entries is freed. A block is found by the id of its first entry, in an
+ * id_index. Each block has just the size of its contents, except the last, which has room to grow.
  *
  * Names begin with xstream, after the commands (XADD …): a `stream` in this code is that of an environment's steps. */
 #ifndef REPLAY_STORE_T_STREAM_H

@@ -1,9 +1,9 @@
 /* zset_index: the members of a large sorted set in order: a tree that counts what lies below it, so that a member's
  * rank, the member of a rank, and where a range begins and ends are all found in O(log n).
  *
- * A B+ tree: leaves of up to 64 members, linked in order; branches that know of each child its first member and how many
- * it holds. Members that arrive in order fill leaves to the brim. Nodes that have become half empty are joined with a
- * neighbour where both fit in three quarters of one, so that no two neighbours stay nearly empty. */
+ * A B+ tree: leaves of up to 64 members, linked in order; branches that hold for each child its first member and its
+ * number of members. Members that arrive in order fill leaves completely. A node that has become half empty is joined
+ * with a neighbour if both fit in three quarters of one node, so that no two neighbours stay nearly empty. */
 #ifndef REPLAY_STORE_ZSET_INDEX_H
 #define REPLAY_STORE_ZSET_INDEX_H
 

@@ -1,4 +1,4 @@
-/* load: runs a plan: opens its connections, keeps each busy with its requests, measures. One thread. */
+/* load: runs a plan: opens its connections, keeps each busy with its requests, and measures. One thread. */
 #ifndef REPLAY_TOOLS_LOAD_H
 #define REPLAY_TOOLS_LOAD_H
 

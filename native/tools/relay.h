@@ -1,6 +1,6 @@
-/* relay: carries Ethernet frames between two interfaces, with the delay, the rate and the faults of a line. What talks over
- * it keeps its own TCP from end to end. Frames come and go through packet sockets; the interfaces need promiscuity, which
- * it asks for, and their ends segmentation and checksum offloads off. One thread. */
+/* relay: carries Ethernet frames between two interfaces, with the delay, the rate and the faults of a network link.
+ * The two ends keep their own TCP connection. Frames come and go through packet sockets. The relay makes the
+ * interfaces promiscuous; at the ends, switch segmentation and checksum offloads off. One thread. */
 #ifndef REPLAY_TOOLS_RELAY_H
 #define REPLAY_TOOLS_RELAY_H
 

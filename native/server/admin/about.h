@@ -1,4 +1,5 @@
-/* about: what an executable tells of itself without serving: its build, and the settings it knows; both as JSON. */
+/* about: what an executable prints about itself without serving: its build, and the settings it knows; both as
+ * JSON. */
 #ifndef REPLAY_SERVER_ABOUT_H
 #define REPLAY_SERVER_ABOUT_H
 

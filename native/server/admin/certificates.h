@@ -1,4 +1,4 @@
-/* certificates: what the settings name, read from their files. */
+/* certificates: reads the TLS certificates and keys that the settings name from their files. */
 #ifndef REPLAY_SERVER_CERTIFICATES_H
 #define REPLAY_SERVER_CERTIFICATES_H
 

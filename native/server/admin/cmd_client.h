@@ -1,4 +1,5 @@
-/* cmd_client: the subcommands of CLIENT that a client changes or asks about itself with; cmd_client.c has their table. */
+/* cmd_client: the subcommands of CLIENT with which a client changes itself or asks about itself; cmd_client.c has
+ * their table. */
 #ifndef REPLAY_SERVER_CMD_CLIENT_H
 #define REPLAY_SERVER_CMD_CLIENT_H
 

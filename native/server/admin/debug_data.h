@@ -1,4 +1,4 @@
-/* debug_data: the subcommands of DEBUG that are about all that the store holds. */
+/* debug_data: the subcommands of DEBUG that work on the whole store. */
 #ifndef REPLAY_SERVER_DEBUG_DATA_H
 #define REPLAY_SERVER_DEBUG_DATA_H
 

@@ -1,4 +1,4 @@
-/* info_more: fields of INFO that dashboards and exporters read from any Redis, beside those that say more of this one. */
+/* info_more: fields of INFO that dashboards and exporters expect from any Redis, beside this server's own fields. */
 #ifndef REPLAY_SERVER_INFO_MORE_H
 #define REPLAY_SERVER_INFO_MORE_H
 

@@ -1,5 +1,6 @@
-/* reload: SIGHUP. The configuration file is read again by the program that read it at the start, and what can change while
- * the server runs takes effect: all of it, or nothing where anything is wrong. What it did is said line by line. */
+/* reload: SIGHUP. The program that read the configuration file at the start reads it again. The settings that can
+ * change while the server runs take effect: all of them, or none if anything is wrong. The log says line by line what
+ * changed. */
 #ifndef REPLAY_SERVER_RELOAD_H
 #define REPLAY_SERVER_RELOAD_H
 

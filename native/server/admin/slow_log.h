@@ -1,4 +1,5 @@
-/* slow_log: the commands that took long, the newest first, for SLOWLOG; and what took long in all, for LATENCY. */
+/* slow_log: the commands that took long, the newest first, for SLOWLOG; and all events that took long, for
+ * LATENCY. */
 #ifndef REPLAY_SERVER_SLOW_LOG_H
 #define REPLAY_SERVER_SLOW_LOG_H
 

@@ -1,4 +1,4 @@
-/* descriptors: room for every client's. */
+/* descriptors: raises the limit of file descriptors so that every client can have one. */
 #ifndef REPLAY_SERVER_DESCRIPTORS_H
 #define REPLAY_SERVER_DESCRIPTORS_H
 

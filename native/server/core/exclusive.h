@@ -1,4 +1,4 @@
-/* exclusive: scripts and transactions, in whose midst no other client's command may run. They run in slices.
+/* exclusive: scripts and transactions. They run in slices, and no command of another client may run in between.
  *
  * Between two slices the loop serves transports and timers. Other clients' requests wait. After busy-reply-threshold they are
  * refused as BUSY, except those that can end the script, such as SCRIPT KILL. */

@@ -1,5 +1,5 @@
-/* long_work: what takes many turns of the loop, as one queue of tasks. They share one part of each turn, which ends a
- * millisecond after the turn began: whatever there is to do, and however much at once, others are served in between. */
+/* long_work: one queue of tasks that take many turns of the loop. All tasks share one part of each turn, which ends a
+ * millisecond after the turn began. So clients are served in between, however much work there is. */
 #ifndef REPLAY_SERVER_LONG_WORK_H
 #define REPLAY_SERVER_LONG_WORK_H
 

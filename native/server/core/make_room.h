@@ -1,4 +1,4 @@
-/* make_room: keeps what the server holds below maxmemory by letting keys go, as maxmemory-policy says. */
+/* make_room: keeps memory below maxmemory by evicting keys, as maxmemory-policy says. */
 #ifndef REPLAY_SERVER_MAKE_ROOM_H
 #define REPLAY_SERVER_MAKE_ROOM_H
 

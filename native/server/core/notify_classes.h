@@ -1,4 +1,5 @@
-/* notify_classes: the setting notify-keyspace-events: which changes of keys subscribers are told of, as letters. */
+/* notify_classes: the setting notify-keyspace-events: letters for the kinds of changes that subscribers are told
+ * of. */
 #ifndef REPLAY_SERVER_NOTIFY_CLASSES_H
 #define REPLAY_SERVER_NOTIFY_CLASSES_H
 

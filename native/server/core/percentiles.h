@@ -1,4 +1,4 @@
-/* percentiles: the setting latency-tracking-info-percentiles: which percentiles of calls' times INFO tells. */
+/* percentiles: the setting latency-tracking-info-percentiles: which percentiles of commands' times INFO shows. */
 #ifndef REPLAY_SERVER_PERCENTILES_H
 #define REPLAY_SERVER_PERCENTILES_H
 

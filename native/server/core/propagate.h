@@ -1,7 +1,7 @@
-/* propagate: what commands changed in the store, as commands that change it so again, for the append-only file.
+/* propagate: for the append-only file: commands that repeat the changes that commands made to the store.
  *
- * A command that changed something is taken down as it came. One that would do something else when it is run again (at
- * another time, with other chance) says here what is taken down in its place, while it runs. */
+ * A command that changed something is recorded as it came. If it would do something else when run again (at another
+ * time, with other random numbers), its handler says here, while it runs, what is recorded in its place. */
 #ifndef REPLAY_SERVER_PROPAGATE_H
 #define REPLAY_SERVER_PROPAGATE_H
 

@@ -1,4 +1,4 @@
-/* service_manager: tells whoever started the server (systemd, Type=notify) what becomes of it. */
+/* service_manager: reports the server's state to systemd (Type=notify). */
 #ifndef REPLAY_SERVER_SERVICE_MANAGER_H
 #define REPLAY_SERVER_SERVICE_MANAGER_H
 

@@ -1,5 +1,5 @@
-/* slices: commands that have much to do, or much to reply, and do so in slices: some in each turn of the loop. All clients
- * that are at it share a turn's time. */
+/* slices: commands with much to do, or a long reply, run in slices, some in each turn of the loop. All clients with
+ * such a command share a turn's time. */
 #ifndef REPLAY_SERVER_SLICES_H
 #define REPLAY_SERVER_SLICES_H
 

@@ -1,6 +1,6 @@
-/* subsystem: how a part of the server enters it. The core includes none of its parts. It knows them by rows of functions
- * (server_parts), which the program lists. What it asks of them on the path of every request has names of its own
- * (upcalls.h). */
+/* subsystem: how a part of the server enters it. The core includes none of its parts. It knows each part as a row of
+ * functions (server_parts); the program lists the rows. What the core asks of parts on the path of every request goes
+ * through upcalls.h instead. */
 #ifndef REPLAY_SERVER_SUBSYSTEM_H
 #define REPLAY_SERVER_SUBSYSTEM_H
 

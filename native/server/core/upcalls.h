@@ -1,6 +1,7 @@
-/* upcalls: what the core, and tables of experience, ask of the other parts on the path of every request. The program says
- * which functions answer (process/parts.c): the core calls none of a part's by name. Whatever is asked less often goes
- * through struct subsystem. One table, and not a question to every part: a request would walk the list of parts ten times. */
+/* upcalls: what the core, and tables of experience, ask of the other parts on the path of every request. The program
+ * says which functions answer (process/parts.c): the core calls no function of a part by name. What is asked less
+ * often goes through struct subsystem. This is one table, because a request would otherwise walk the list of parts
+ * ten times. */
 #ifndef REPLAY_SERVER_UPCALLS_H
 #define REPLAY_SERVER_UPCALLS_H
 

@@ -1,4 +1,4 @@
-/* append_load: the files of the append-only file into the store, before anyone is served. */
+/* append_load: loads the append-only file into the store, before any client is served. */
 #ifndef REPLAY_SERVER_APPEND_LOAD_H
 #define REPLAY_SERVER_APPEND_LOAD_H
 

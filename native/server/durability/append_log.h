@@ -1,6 +1,6 @@
-/* append_log: the append-only file of a server: what the store was changed by, written down so that it is there after a
- * kill. What is taken down comes from server/core/propagate.h; files and their thread are persist/append_writer.h; this decides
- * when something is handed over, which replies wait for it, and what happens when the disk refuses. */
+/* append_log: the append-only file of a server: all changes of the store, so that they survive a kill. The commands
+ * come from server/core/propagate.h; persist/append_writer.h has the files and their thread. This file decides when
+ * commands are handed over, which replies wait for the disk, and what happens if a write fails. */
 #ifndef REPLAY_SERVER_APPEND_LOG_H
 #define REPLAY_SERVER_APPEND_LOG_H
 

@@ -1,5 +1,5 @@
-/* append_rewrite: the append-only file written anew, in the background: the store as it is becomes a new base, and what
- * changes from then on a new increment. Until the base is on the disk the old files stay what counts. */
+/* append_rewrite: rewrites the append-only file in the background: the store as it is becomes a new base, and later
+ * changes go to a new increment. Until the base is on the disk the old files stay valid. */
 #ifndef REPLAY_SERVER_APPEND_REWRITE_H
 #define REPLAY_SERVER_APPEND_REWRITE_H
 

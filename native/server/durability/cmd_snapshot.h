@@ -1,4 +1,4 @@
-/* cmd_snapshot: what the saving of snapshots asks of the command that wants them. */
+/* cmd_snapshot: what saving a snapshot asks of the command that requested it. */
 #ifndef REPLAY_SERVER_CMD_SNAPSHOT_H
 #define REPLAY_SERVER_CMD_SNAPSHOT_H
 

@@ -1,7 +1,9 @@
-/* export: the store as a file for Redis, sent to clients that send SYNC: of one moment, beside the serving of others.
+/* export: sends the store as a file for Redis to clients that send SYNC. The file shows one moment, and other clients
+ * are served meanwhile.
  *
- * The store is cut as for a base of the append-only file, and written to a snapshot in slices. A thread turns that into
- * Redis's format, a key at a time, in a file without a name. It is sent from its pages as clients take it. */
+ * The store is cut as for a base of the append-only file, and written to a snapshot in slices. A thread turns that
+ * into Redis's format, a key at a time, in a file without a name. The file is mapped and sent as fast as clients
+ * read. */
 #ifndef REPLAY_SERVER_EXPORT_H
 #define REPLAY_SERVER_EXPORT_H
 

@@ -1,5 +1,5 @@
-/* keyspace_events: a key has changed, whoever changed it: clients that wait for it are served, watches of it are broken, and
- * the change is written down. */
+/* keyspace_events: what happens when a key has changed, by any command or by expiry: clients that wait for it are
+ * served, transactions that watch it are marked, and the change is recorded. */
 #ifndef REPLAY_SERVER_KEYSPACE_EVENTS_H
 #define REPLAY_SERVER_KEYSPACE_EVENTS_H
 

@@ -1,4 +1,4 @@
-/* restore: bringing tables back from a snapshot file, into a server that starts or one that serves. */
+/* restore: loads tables from a snapshot file into a server that is starting or serving. */
 #ifndef REPLAY_SERVER_RESTORE_H
 #define REPLAY_SERVER_RESTORE_H
 

@@ -1,6 +1,6 @@
-/* snapshots: saving all tables to files and bringing them back, beside the serving of clients: one snapshot at a time, cut
- * and copied in slices by the loop; one restore at a time, read by a thread into tables of its own that then take the
- * places of those there are. */
+/* snapshots: saves all tables to files and restores them while clients are served. One snapshot at a time, which the
+ * loop cuts and copies in slices. One restore at a time, which a thread reads into new tables; these then replace the
+ * existing ones. */
 #ifndef REPLAY_SERVER_SNAPSHOTS_H
 #define REPLAY_SERVER_SNAPSHOTS_H
 

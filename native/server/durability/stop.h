@@ -1,5 +1,5 @@
-/* stop: the server's end, by SHUTDOWN, a signal, or that of its parent: at once, or once a snapshot is there. While that
- * is made reads are served and writes wait, so that nothing that was answered is lost. */
+/* stop: ends the server after SHUTDOWN, a signal, or the end of its parent: at once, or once a snapshot is written.
+ * While the snapshot is written, reads are served and writes wait, so that no change that was answered is lost. */
 #ifndef REPLAY_SERVER_STOP_H
 #define REPLAY_SERVER_STOP_H
 

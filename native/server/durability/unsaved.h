@@ -1,4 +1,4 @@
-/* unsaved: what a kill would lose of each table of experience: they are in snapshots only. */
+/* unsaved: how much of each table of experience a kill would lose, because tables are in snapshots only. */
 #ifndef REPLAY_SERVER_UNSAVED_H
 #define REPLAY_SERVER_UNSAVED_H
 

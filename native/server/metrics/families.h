@@ -1,4 +1,4 @@
-/* families: every metric, and what it is counted for. */
+/* families: every metric, and for which things it is counted (the server, each table, each command, …). */
 #ifndef REPLAY_SERVER_FAMILIES_H
 #define REPLAY_SERVER_FAMILIES_H
 

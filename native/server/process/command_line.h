@@ -1,4 +1,4 @@
-/* command_line: what an executable was told at its start, and whether it makes sense together. */
+/* command_line: the options of an executable, and whether they make sense together. */
 #ifndef REPLAY_SERVER_COMMAND_LINE_H
 #define REPLAY_SERVER_COMMAND_LINE_H
 

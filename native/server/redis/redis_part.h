@@ -1,4 +1,4 @@
-/* redis_part: keys and what Redis does with them: publishing, scripts, transactions, access: a part of the server. */
+/* redis_part: Redis's commands, a part of the server: keys, publishing, scripts, transactions, access. */
 #ifndef REPLAY_SERVER_REDIS_PART_H
 #define REPLAY_SERVER_REDIS_PART_H
 

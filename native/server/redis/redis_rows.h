@@ -1,4 +1,4 @@
-/* redis_rows: what rows of Redis's commands are made of: their groups, and the places of keys that several share. */
+/* redis_rows: what the rows of Redis's commands share: their groups, and where keys stand among the arguments. */
 #ifndef REPLAY_SERVER_REDIS_ROWS_H
 #define REPLAY_SERVER_REDIS_ROWS_H
 

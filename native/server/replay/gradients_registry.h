@@ -1,4 +1,4 @@
-/* gradients_registry: queues of gradients by key, who waits for them, and what is saved of them. */
+/* gradients_registry: queues of gradients by key, the clients that wait for them, and what snapshots hold of them. */
 #ifndef REPLAY_SERVER_GRADIENTS_REGISTRY_H
 #define REPLAY_SERVER_GRADIENTS_REGISTRY_H
 

@@ -1,4 +1,5 @@
-/* replay_arguments: reads what the REPLAY.* commands share: tables, counts, ids, columns, BLOCK; and words refusals.
+/* replay_arguments: reads the arguments that REPLAY.* commands share (tables, counts, ids, columns, BLOCK), and
+ * phrases their errors.
  *
  * Functions that can refuse return 0, or -1 with `error` set; those named …_or_reply reply the error themselves. */
 #ifndef REPLAY_SERVER_REPLAY_ARGUMENTS_H

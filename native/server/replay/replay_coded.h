@@ -1,5 +1,5 @@
-/* replay_coded: answers windows as steps and places: each distinct step of a batch once, as it is stored, and which of
- * them every item shows. The format is in docs/protocol.md. */
+/* replay_coded: replies windows as compressed steps: each distinct step of a batch once, as it is stored, and for
+ * each item which of them it shows. The format is in docs/protocol.md. */
 #ifndef REPLAY_SERVER_REPLAY_CODED_H
 #define REPLAY_SERVER_REPLAY_CODED_H
 

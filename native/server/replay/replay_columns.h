@@ -1,5 +1,5 @@
-/* replay_columns: what ADD, APPEND and ITEM share: columns of items or steps, each a name and its bytes. Everything
- * before the first of them is checked before any is received; then they land in the slots that they are for.
+/* replay_columns: what ADD, APPEND and ITEM share: columns of items or steps, each a name and its bytes. All
+ * arguments before the first column are checked before any column is received. Then the columns land in their slots.
  *
  * Functions that can refuse return 0, or -1 with `error` set. */
 #ifndef REPLAY_SERVER_REPLAY_COLUMNS_H

@@ -1,5 +1,6 @@
-/* replay_large_batch: a batch whose reply takes more work than fits a turn of the loop. It is drawn, or found, and copied out part by
- * part in slices (slices.h), between which other requests are served; its reply follows when all of it is there. */
+/* replay_large_batch: a batch whose reply takes more work than fits a turn of the loop. The batch is drawn, or found,
+ * and copied out in slices (slices.h), between which other requests are served. The reply is sent when the batch is
+ * complete. */
 #ifndef REPLAY_SERVER_REPLAY_LARGE_BATCH_H
 #define REPLAY_SERVER_REPLAY_LARGE_BATCH_H
 

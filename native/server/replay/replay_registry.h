@@ -1,4 +1,5 @@
-/* replay_registry: the server's tables by name, who waits at them, and the replies in flight that pin their items. */
+/* replay_registry: the server's tables by name, the clients that wait at them, and the replies in flight that pin
+ * their items. */
 #ifndef REPLAY_SERVER_REPLAY_REGISTRY_H
 #define REPLAY_SERVER_REPLAY_REGISTRY_H
 

@@ -1,4 +1,5 @@
-/* replay_rows: what rows of our own commands are made of: their groups, and the places of the names that they take. */
+/* replay_rows: what the rows of REPLAY.*, WEIGHTS.* and GRAD.* share: their groups, and where names stand among the
+ * arguments. */
 #ifndef REPLAY_SERVER_REPLAY_ROWS_H
 #define REPLAY_SERVER_REPLAY_ROWS_H
 

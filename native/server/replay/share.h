@@ -1,6 +1,6 @@
-/* share: memory of the server that one client on the same host reads its sampled batches from: an arena for each client, cut
- * into regions, each of which is the client's until it gives it back or goes. The client maps the arena read-only, so
- * nothing in it is ever read by the server. Knows neither tables nor replies. */
+/* share: shared memory from which a client on the same host reads its sampled batches. Each client has an arena, cut
+ * into regions. A region belongs to the client until it gives it back or disconnects. The client maps the arena
+ * read-only, and the server never reads from it. Knows neither tables nor replies. */
 #ifndef REPLAY_SERVER_SHARE_H
 #define REPLAY_SERVER_SHARE_H
 

@@ -1,4 +1,4 @@
-/* acl_commands: commands and subcommands as access rules know them: numbers and categories. */
+/* acl_commands: commands and subcommands as access rules see them: as numbers and in categories. */
 #ifndef REPLAY_SERVER_ACL_COMMANDS_H
 #define REPLAY_SERVER_ACL_COMMANDS_H
 

@@ -1,4 +1,4 @@
-/* key_wait: clients that wait until one of some keys changes, in the order in which they came to each key. */
+/* key_wait: clients that wait until one of some keys changes, for each key in the order in which they came. */
 #ifndef REPLAY_SERVER_KEY_WAIT_H
 #define REPLAY_SERVER_KEY_WAIT_H
 

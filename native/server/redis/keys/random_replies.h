@@ -1,4 +1,5 @@
-/* random_replies: elements of a collection that chance picks, with repetitions: a short request for a reply without end. */
+/* random_replies: random elements of a collection, with repetitions: a short request can ask for a very long
+ * reply. */
 #ifndef REPLAY_SERVER_RANDOM_REPLIES_H
 #define REPLAY_SERVER_RANDOM_REPLIES_H
 

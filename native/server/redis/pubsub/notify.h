@@ -1,6 +1,6 @@
 /* notify: keyspace notifications: messages to subscribers about what happens to keys, as notify-keyspace-events says.
  *
- * The store tells which keys a command changed; what the event is called follows from the command. */
+ * The store tells which keys a command changed; the name of the event follows from the command. */
 #ifndef REPLAY_SERVER_NOTIFY_H
 #define REPLAY_SERVER_NOTIFY_H
 

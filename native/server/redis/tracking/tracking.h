@@ -4,9 +4,10 @@
  * A key leaves the table when it changes; its readers are told once. In broadcasting mode nothing is remembered: a client is
  * told of every change of a key that begins with one of its prefixes.
  *
- * Messages go out between two requests, or at the end of a turn of the loop: none comes in the midst of a reply, not even in
- * that of a transaction. A reply with the old value was written before the change, so it stands before the message. Where a client cannot be told key by key (its reply takes more turns, or too many changes wait), it is told that
- * everything has changed, which is always safe. */
+ * Messages go out between two requests, or at the end of a turn of the loop, so none interrupts a reply, not even
+ * that of a transaction. A reply with the old value was written before the change, so it precedes the message. If a
+ * client cannot be told of single keys (its reply takes more turns, or too many changes wait), it is told that all
+ * keys have changed, which is always safe. */
 #ifndef REPLAY_SERVER_TRACKING_H
 #define REPLAY_SERVER_TRACKING_H
 
