@@ -11,7 +11,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,17 @@ def redis_program() -> str:
     if found is None or not found[1].startswith(REDIS_VERSION + "."):
         pytest.skip(f"needs redis-server {REDIS_VERSION} to compare with; found {version.strip()!r}")
     return program
+
+
+@pytest.fixture(scope="session")
+def peer_at() -> Callable[[Path, subprocess.Popen[bytes]], Peer]:
+    """For servers that a test starts by itself: waits until one listens at its socket."""
+
+    def wait(path: Path, process: subprocess.Popen[bytes]) -> Peer:
+        _wait_for(path, process)
+        return Peer(path.stem, path)
+
+    return wait
 
 
 @pytest.fixture(scope="session")

@@ -67,11 +67,13 @@ DIFFERENCES: dict[str, str] = {
     "restore": "Errors about a payload name the byte. Duplicate elements, and bytes after the end of the value, are "
     "errors.",
     "replconf": "The options that a client sends before `SYNC` are accepted.",
+    "cluster": "A supervisor sets the topology ([cluster.md](cluster.md)). Commands by which nodes find each other and "
+    "share slots out are refused.",
+    "cluster|shards": "`health` is always `online`.",
     "sync": "Sends the keys as a file, as `redis-cli --rdb` wants it, and closes the connection: no changes follow.",
 }
 
 NOT_WANTED = {
-    "cluster": "One server is one shard: all of these are refused, as by a Redis with cluster support disabled.",
     "sentinel": "Answered like unknown commands.",
 }
 

@@ -27,16 +27,17 @@ C_FLOORS: dict[str, set[str]] = {
     "persist": {"base", "replay", "store", "resp"},
     "tools": {"base", "net", "resp"},
 }
-# Within the server: the core includes no part; replay and redis do not know each other; then what needs both.
+# Within the server: the core includes no part; replay, redis and cluster do not know each other; then what needs both.
 SERVER_LIBRARIES = {"base", "net", "replay", "store", "resp", "persist"}
 SERVER_FLOORS: dict[str, set[str]] = {
     "core": set(),
     "replay": {"core"},
     "redis": {"core"},
+    "cluster": {"core"},
     "durability": {"core", "replay", "redis"},
     "admin": {"core", "replay", "redis", "durability"},
-    "metrics": {"core", "replay", "redis", "durability", "admin"},
-    "process": {"core", "replay", "redis", "durability", "admin", "metrics"},
+    "metrics": {"core", "replay", "redis", "cluster", "durability", "admin"},
+    "process": {"core", "replay", "redis", "cluster", "durability", "admin", "metrics"},
 }
 for _part, _below in SERVER_FLOORS.items():
     C_FLOORS[f"server/{_part}"] = SERVER_LIBRARIES | {f"server/{name}" for name in _below}
@@ -139,6 +140,7 @@ def test_the_server_itself_has_few_fields() -> None:
     header = (NATIVE / "server/core/server.h").read_text()
     body = re.sub(r"/\*.*?\*/", "", header.split("\nstruct server {\n")[1].split("\n};")[0], flags=re.DOTALL)
     body = re.sub(r"\{[^{}]*\}", "", body)  # a struct inside is one field
+    body = re.sub(r"struct \w+_part \*\w+;", "", body)  # one for each part
     fields = [name for declaration in body.split(";") if declaration.strip() for name in declaration.split(",")]
     assert 30 <= len(fields) <= 40, len(fields)
 

@@ -1,15 +1,9 @@
-/* cmd_absent: commands about what is not here (a cluster, functions, modules), answered as by a Redis that has none. */
+/* cmd_absent: commands about what is not here (functions, modules), answered as by a Redis that has none. */
 #include "server/admin/admin_part.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/redis_rows.h"
-
-/* ---- cluster --------------------------------------------------------------------------------------------------------- */
-
-static void refuse_cluster(struct client *client) {
-    reply_error(client, "ERR This instance has cluster support disabled");
-}
 
 /* ---- functions ------------------------------------------------------------------------------------------------------- */
 
@@ -94,52 +88,6 @@ static void module_help(struct client *client) {
 }
 
 #define ANY_TIME (COMMAND_LOADING | COMMAND_STALE)
-#define ASK COMMAND_STALE
-#define LOOK (COMMAND_ADMIN | COMMAND_STALE)
-#define RULE (LOOK | COMMAND_NO_ASYNC_LOADING)
-
-static const struct command cluster_subcommands[] = {
-    {"cluster|addslots", refuse_cluster, -3, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
-    {"cluster|addslotsrange", refuse_cluster, -4, RULE, &group_cluster, "Refused: there is no cluster.", "7.0.0"},
-    {"cluster|bumpepoch", refuse_cluster, 2, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0",
-     .tips = "nondeterministic_output"},
-    {"cluster|count-failure-reports", refuse_cluster, 3, LOOK, &group_cluster, "Refused: there is no cluster.", "3.0.0",
-     .tips = "nondeterministic_output"},
-    {"cluster|countkeysinslot", refuse_cluster, 3, ASK, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
-    {"cluster|delslots", refuse_cluster, -3, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
-    {"cluster|delslotsrange", refuse_cluster, -4, RULE, &group_cluster, "Refused: there is no cluster.", "7.0.0"},
-    {"cluster|failover", refuse_cluster, -2, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
-    {"cluster|flushslots", refuse_cluster, 2, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
-    {"cluster|forget", refuse_cluster, 3, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
-    {"cluster|getkeysinslot", refuse_cluster, 4, ASK, &group_cluster, "Refused: there is no cluster.", "3.0.0",
-     .tips = "nondeterministic_output"},
-    {"cluster|help", refuse_cluster, 2, ASK | COMMAND_LOADING, &group_cluster, "Refused: there is no cluster.",
-     "5.0.0"},
-    {"cluster|info", refuse_cluster, 2, ASK, &group_cluster, "Refused: there is no cluster.", "3.0.0",
-     .tips = "nondeterministic_output"},
-    {"cluster|keyslot", refuse_cluster, 3, ASK, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
-    {"cluster|links", refuse_cluster, 2, ASK, &group_cluster, "Refused: there is no cluster.", "7.0.0",
-     .tips = "nondeterministic_output"},
-    {"cluster|meet", refuse_cluster, -4, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
-    {"cluster|myid", refuse_cluster, 2, ASK, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
-    {"cluster|nodes", refuse_cluster, 2, ASK, &group_cluster, "Refused: there is no cluster.", "3.0.0",
-     .tips = "nondeterministic_output"},
-    {"cluster|replicas", refuse_cluster, 3, LOOK, &group_cluster, "Refused: there is no cluster.", "5.0.0",
-     .tips = "nondeterministic_output"},
-    {"cluster|replicate", refuse_cluster, 3, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
-    {"cluster|reset", refuse_cluster, -2, LOOK | COMMAND_NOSCRIPT, &group_cluster, "Refused: there is no cluster.",
-     "3.0.0"},
-    {"cluster|saveconfig", refuse_cluster, 2, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
-    {"cluster|set-config-epoch", refuse_cluster, 3, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
-    {"cluster|setslot", refuse_cluster, -4, RULE, &group_cluster, "Refused: there is no cluster.", "3.0.0"},
-    {"cluster|shards", refuse_cluster, 2, ASK, &group_cluster, "Refused: there is no cluster.", "7.0.0",
-     .tips = "nondeterministic_output"},
-    {"cluster|slaves", refuse_cluster, 3, LOOK, &group_cluster, "Refused: there is no cluster.", "3.0.0",
-     .tips = "nondeterministic_output"},
-    {"cluster|slots", refuse_cluster, 2, ASK, &group_cluster, "Refused: there is no cluster.", "3.0.0",
-     .tips = "nondeterministic_output"},
-    {0},
-};
 
 static const struct command function_subcommands[] = {
     {"function|flush", function_flush, -2, COMMAND_WRITE | COMMAND_NOSCRIPT, &group_scripting, "Accepted.", "7.0.0",
@@ -161,17 +109,9 @@ static const struct command module_subcommands[] = {
 };
 
 const struct command commands_absent[] = {
-    {"asking", refuse_cluster, 1, COMMAND_FAST, &group_cluster, "Refused: there is no cluster.", "3.0.0",
-     .categories = ACL_FAST | ACL_CONNECTION},
-    {"cluster", command_container, -2, 0, &group_cluster, "Refused: there is no cluster.", "3.0.0",
-     .subcommands = cluster_subcommands},
     {"function", command_container, -2, 0, &group_scripting, "Tells that there are no functions.", "7.0.0",
      .subcommands = function_subcommands},
     {"module", command_container, -2, 0, &group_server, "Tells that there are no modules.", "4.0.0",
      .subcommands = module_subcommands},
-    {"readonly", refuse_cluster, 1, COMMAND_FAST | ANY_TIME, &group_cluster, "Refused: there is no cluster.", "3.0.0",
-     .categories = ACL_FAST | ACL_CONNECTION},
-    {"readwrite", refuse_cluster, 1, COMMAND_FAST | ANY_TIME, &group_cluster, "Refused: there is no cluster.", "3.0.0",
-     .categories = ACL_FAST | ACL_CONNECTION},
     {0},
 };

@@ -77,7 +77,7 @@ static void reply_hello(struct client *client) {
     reply_bulk_string(client, "id");
     reply_integer(client, (int64_t)client->id);
     reply_bulk_string(client, "mode");
-    reply_bulk_string(client, "standalone");
+    reply_bulk_string(client, client->server->config.cluster_enabled ? "cluster" : "standalone");
     reply_bulk_string(client, "role");
     reply_bulk_string(client, "master");
     reply_bulk_string(client, "modules");
@@ -152,6 +152,8 @@ static void select_command(struct client *client) {
         reply_error(client, "ERR value is not an integer or out of range");
     } else if (database < 0 || database >= LIMIT_DATABASES) {
         reply_error(client, "ERR DB index is out of range");
+    } else if (client->server->config.cluster_enabled && database != 0) {
+        reply_error(client, "ERR SELECT is not allowed in cluster mode");
     } else {
         client->database = (int)database;
         reply_status(client, "OK");

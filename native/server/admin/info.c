@@ -21,8 +21,8 @@ static void server_section(const struct client *client, struct text *out) {
     struct utsname name = {0};
     uname(&name);
     uint64_t uptime_s = (server->now_us - server->stats.started_us) / 1000000;
-    text_append(out, "# Server\r\nredis_version:%s\r\nreplay_server_version:%s\r\nredis_mode:standalone\r\n",
-                SERVER_REDIS_VERSION, SERVER_VERSION);
+    text_append(out, "# Server\r\nredis_version:%s\r\nreplay_server_version:%s\r\nredis_mode:%s\r\n",
+                SERVER_REDIS_VERSION, SERVER_VERSION, server->config.cluster_enabled ? "cluster" : "standalone");
     text_append(out, "os:%s %s %s\r\narch_bits:%zu\r\nprocess_id:%ld\r\nrun_id:%s\r\n", name.sysname, name.release,
                 name.machine, 8 * sizeof(void *), (long)getpid(), server->start.run_id);
     text_append(out,
@@ -204,25 +204,28 @@ static void errorstats_section(const struct client *client, struct text *out) {
     error_stats_info(&server->error_stats, out);
 }
 
-static void cluster_section(const struct client *client, struct text *out) {
-    (void)client;
-    text_append(out, "# Cluster\r\ncluster_enabled:0\r\n");
-}
-
 static void requests_section(const struct client *client, struct text *out) {
     request_times_info(client->server, out);
 }
 
 const struct info_section info_admin[] = {
-    {"server", 10, server_section},           {"transport", 20, transport_section},
-    {"clients", 30, clients_section},         {"memory", 40, memory_section},
-    {"memory", 42, memory_limit_section},     {"stats", 60, stats_section},
-    {"stats", 62, store_stats_section},       {"stats", 64, info_more_stats},
-    {"replication", 70, replication_section}, {"cpu", 80, cpu_section},
-    {"limits", 90, limits_section},           {"requests", 120, requests_section},
-    {"modules", 130, modules_section},        {"commandstats", 140, commandstats_section, .only_if_asked = true},
-    {"errorstats", 150, errorstats_section},  {"latencystats", 160, latencystats_section, .only_if_asked = true},
-    {"cluster", 170, cluster_section},        {0},
+    {"server", 10, server_section},
+    {"transport", 20, transport_section},
+    {"clients", 30, clients_section},
+    {"memory", 40, memory_section},
+    {"memory", 42, memory_limit_section},
+    {"stats", 60, stats_section},
+    {"stats", 62, store_stats_section},
+    {"stats", 64, info_more_stats},
+    {"replication", 70, replication_section},
+    {"cpu", 80, cpu_section},
+    {"limits", 90, limits_section},
+    {"requests", 120, requests_section},
+    {"modules", 130, modules_section},
+    {"commandstats", 140, commandstats_section, .only_if_asked = true},
+    {"errorstats", 150, errorstats_section},
+    {"latencystats", 160, latencystats_section, .only_if_asked = true},
+    {0},
 };
 
 static bool is_wanted(const struct info_section *section, const struct resp_argument *names, uint32_t count) {

@@ -34,6 +34,9 @@ struct client {
     struct acl_user *user;      /* who it is; NULL: the server itself, which may do everything */
     bool deny_blocking;         /* runs inside a transaction or a script */
     bool goes_on_over_memory;   /* maxmemory refuses nothing: the script says so, or has written already */
+    int slot;                   /* of the keys of its request, and of those that its script has reached; -1: none */
+    uint8_t asking;             /* requests that may reach slots that move here: this one and the next */
+    bool crosses_slots;         /* a script that may reach keys of several slots, if all are here */
     bool goes_on_unwritten;     /* nor does a file that cannot be written: the script has written already */
     struct transaction *transaction; /* since MULTI; NULL: none (server/redis/transaction/transaction.h) */
     struct client_pubsub *pubsub; /* what it has subscribed to; NULL: never anything */

@@ -58,6 +58,7 @@ static const struct setting settings[] = {
     NUMBER("client-output-backlog", SETTING_BYTES, true, client_output_backlog_bytes, 1 << 20, INT64_MAX),
     {"client-output-buffer-limit", SETTING_OUTPUT_LIMITS, true, offsetof(struct server_config, output_limits)},
     NUMBER("client-stall-timeout", SETTING_NUMBER, true, client_stall_timeout_s, 1, 86400),
+    FLAG("cluster-enabled", false, cluster_enabled),
     FIXED("databases", "16"),
     TEXT("dir", false, dir),
     TEXT("dpdk-address", false, dpdk_address),
@@ -136,7 +137,6 @@ static const struct setting settings[] = {
     /* Settings of Redis that are read often and cannot be changed here. */
     FIXED("activedefrag", "no"),
     FIXED("client-query-buffer-limit", "1073741824"),
-    FIXED("cluster-enabled", "no"),
     FIXED("daemonize", "no"),
     FIXED("io-threads", "1"),
     FIXED("io-threads-do-reads", "no"),

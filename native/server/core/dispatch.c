@@ -112,6 +112,13 @@ __attribute__((format(printf, 2, 3))) static bool refuse(struct client *client, 
     return false;
 }
 
+/* The keys are not here, or not together: told in these words, also of a transaction, which ends. */
+static bool redirect(struct client *client, const char *message) {
+    upcalls.transaction_refusal_prefix(client, client->command);
+    reply_error(client, "%s", message);
+    return false;
+}
+
 /* As in Redis with as many replicas as there are: none. */
 static bool lacks_replicas(const struct server *server) {
     return server->config.min_replicas_to_write > 0 && server->config.min_replicas_max_lag_s > 0;
@@ -131,9 +138,12 @@ bool command_admit(struct client *client, struct command_entry *entry) {
     const char *stranger = refuse_stranger(client, entry);
     if (stranger) return refuse(client, "%s", stranger);
     if (client->transaction && (command->flags & COMMAND_NO_MULTI)) return refuse(client, MULTI_REFUSAL);
-    char message[256];
+    char message[320];
     const char *forbidden = upcalls.acl_refusal(client, entry, message, sizeof message);
     if (forbidden) return refuse(client, "%s", forbidden);
+    const char *elsewhere =
+        server->config.cluster_enabled ? upcalls.cluster_refusal(client, command, message, sizeof message) : NULL;
+    if (elsewhere) return redirect(client, elsewhere);
     /* Whose right was granted while the arguments came may run it, but there is nothing to run. */
     if (client->refusal) return refuse(client, "%s", *client->refusal ? client->refusal : LOST_REFUSAL);
     /* No key goes in the midst of a transaction or a script: what there was of room when it began counts. */
@@ -263,6 +273,7 @@ void client_request_done(struct client *client) {
     if (client->closing) return;
     if (client->timed) request_timed_answered(client);
     if (client->tracker) upcalls.tracking_request_done(client);
+    if (client->asking > 0 && !client->transaction) client->asking--;
     resp_parser_next(&client->parser);
     client->request_bytes = 0;
     if (client->reply_mode == CLIENT_REPLY_SKIP_NEXT)

@@ -28,6 +28,7 @@ struct store;
 
 /* What belongs to the parts above the core: each keeps its own. */
 struct admin_part;
+struct cluster_part;
 struct durability_part;
 struct http;
 struct redis_part;
@@ -75,6 +76,7 @@ struct server_config {
     int64_t busy_reply_threshold_ms;   /* others are told that a script runs; 0 = never */
     int64_t script_memory_limit_bytes; /* of Lua, for all scripts */
     int64_t maxclients;
+    int64_t cluster_enabled; /* is a shard, and serves the slots that its supervisor gives it */
     int64_t timeout_s; /* closes idle clients; 0 = never */
     int64_t client_stall_timeout_s;
     struct output_limit output_limits[OUTPUT_CLASSES];
@@ -204,6 +206,7 @@ struct server {
     struct redis_part *redis;
     struct durability_part *durability;
     struct admin_part *admin;
+    struct cluster_part *cluster;
     struct http *metrics; /* NULL: no port for them */
 
     struct {

@@ -43,7 +43,17 @@ struct upcalls {
     /* What the client's request may do: the command's flags, or those that its arguments tell (of a script); and with EXEC
      * those of all requests queued. */
     uint32_t (*transaction_flags)(const struct client *client, const struct command *command);
+    /* Whether any of the requests that the client's request runs, if it is EXEC, is as asked for; all are looked at. */
+    bool (*transaction_has)(const struct client *client, const struct command *command,
+                            bool (*is_so)(const struct client *client, const struct command *command, uint32_t argc,
+                                          const struct resp_argument *argv, void *context),
+                            void *context);
     size_t (*transaction_bytes)(const struct client *client); /* that its queue holds */
+
+    /* ---- slots (cluster) ---- */
+
+    /* Of a server that is a shard: why the client's request is not for it; NULL: it is. `message` has room for the answer. */
+    const char *(*cluster_refusal)(struct client *client, const struct command *command, char *message, size_t size);
 
     /* ---- subscriptions (redis/pubsub) ---- */
 

@@ -19,7 +19,8 @@ static struct store_cut *cut_of(const struct server *server) {
 }
 
 static bool changes_uncopied(const struct client *client, const struct command *command, uint32_t argc,
-                             const struct resp_argument *argv) {
+                             const struct resp_argument *argv, void *context) {
+    (void)context;
     struct key_place places[MOST_KEYS];
     int count = command_keys(command, argc, argv, places, MOST_KEYS);
     bool found = false;
@@ -32,8 +33,8 @@ static bool changes_uncopied(const struct client *client, const struct command *
 }
 
 static bool must_wait(const struct client *client) {
-    return changes_uncopied(client, client->command, client->argc, client->argv) ||
-           transaction_has(client, client->command, changes_uncopied);
+    return changes_uncopied(client, client->command, client->argc, client->argv, NULL) ||
+           transaction_has(client, client->command, changes_uncopied, NULL);
 }
 
 static bool never_sooner(struct client *client) {

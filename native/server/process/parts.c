@@ -1,5 +1,6 @@
 /* parts: what a server is made of, and which functions answer what its core asks. */
 #include "server/admin/admin_part.h"
+#include "server/cluster/cluster_part.h"
 #include "server/core/upcalls.h"
 #include "server/durability/append_log.h"
 #include "server/durability/copy_first.h"
@@ -15,7 +16,7 @@
 #include "server/replay/replay_part.h"
 
 /* A part stands behind those that it uses, and is freed before them: snapshots hold tables. */
-const struct subsystem *const server_parts[] = {&replay_part, &redis_part,   &durability_part,
+const struct subsystem *const server_parts[] = {&replay_part, &redis_part,   &cluster_part, &durability_part,
                                                 &admin_part,  &metrics_part, NULL};
 
 const struct upcalls upcalls = {
@@ -29,6 +30,8 @@ const struct upcalls upcalls = {
     .transaction_refusal_prefix = transaction_refusal_prefix,
     .transaction_flags = transaction_flags,
     .transaction_bytes = transaction_bytes,
+    .transaction_has = transaction_has,
+    .cluster_refusal = cluster_refusal,
     .pubsub_is_subscriber = pubsub_is_subscriber,
     .tracking_read = tracking_read,
     .tracking_request_done = tracking_request_done,

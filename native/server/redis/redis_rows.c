@@ -2,7 +2,6 @@
 #include "server/redis/redis_rows.h"
 
 const struct command_group group_bitmap = {"bitmap", ACL_BITMAP, DATA_KEYS};
-const struct command_group group_cluster = {"cluster", 0, DATA_KEYS};
 const struct command_group group_generic = {"generic", ACL_KEYSPACE, DATA_KEYS};
 const struct command_group group_geo = {"geo", ACL_GEO, DATA_KEYS};
 const struct command_group group_hash = {"hash", ACL_HASH, DATA_KEYS};

@@ -4,9 +4,8 @@
 
 #include "server/core/command_table.h"
 
-extern const struct command_group group_bitmap, group_cluster, group_generic, group_geo, group_hash, group_hyperloglog,
-    group_list, group_pubsub, group_scripting, group_set, group_sorted_set, group_stream, group_string,
-    group_transactions;
+extern const struct command_group group_bitmap, group_generic, group_geo, group_hash, group_hyperloglog, group_list,
+    group_pubsub, group_scripting, group_set, group_sorted_set, group_stream, group_string, group_transactions;
 
 /* Each says where the keys are and what is done to them. `known`: the reply tells only that a key is there, or how much
  * it holds. `changed`: read and written; `updated` and `set`: written, its old value unread. */

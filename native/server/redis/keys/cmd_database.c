@@ -81,6 +81,10 @@ static bool copy_key(struct client *client, const struct dict_entry *source, con
 static void copy_command(struct client *client) {
     struct copy_options options;
     if (!copy_options_parse(client, &options)) return;
+    if (client->server->config.cluster_enabled && options.database != 0) {
+        reply_error(client, "ERR Copying to another database is not allowed in cluster mode");
+        return;
+    }
     const struct resp_argument *key = &client->argv[2];
     if (options.database == (unsigned)client->database && key->length == client->argv[1].length &&
         (key->length == 0 || memcmp(key->data, client->argv[1].data, key->length) == 0)) {
@@ -105,6 +109,10 @@ static void copy_command(struct client *client) {
 
 static void move_command(struct client *client) {
     unsigned target, database = (unsigned)client->database;
+    if (client->server->config.cluster_enabled) {
+        reply_error(client, "ERR MOVE is not allowed in cluster mode");
+        return;
+    }
     struct store *store = client->server->store;
     const struct resp_argument *key = &client->argv[1];
     if (!database_argument(client, 2, &target)) return;
@@ -147,6 +155,10 @@ static void exchange(struct server *server, unsigned first, unsigned second) {
 
 static void swapdb_command(struct client *client) {
     int64_t first, second;
+    if (client->server->config.cluster_enabled) {
+        reply_error(client, "ERR SWAPDB is not allowed in cluster mode");
+        return;
+    }
     if (!exchanged_argument(client, 1, "first", &first) || !exchanged_argument(client, 2, "second", &second)) return;
     if (!is_database(first) || !is_database(second)) {
         reply_no_such_database(client);

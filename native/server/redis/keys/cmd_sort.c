@@ -38,8 +38,13 @@ static void option_get(struct sort_request *request, const struct resp_argument 
     request->looks_elsewhere |= pattern->has_star;
 }
 
-/* Patterns lead to keys that the rights of a user do not know of. False: the error is replied. */
+/* Patterns lead to keys that the rights of a user do not know of, and that may be on another shard. False: the error is
+ * replied. */
 static bool may_look_elsewhere(struct client *client, const char *option) {
+    if (client->server->config.cluster_enabled) {
+        reply_error(client, "ERR %s option of SORT denied in Cluster mode.", option);
+        return false;
+    }
     if (acl_may_read_every_key(client)) return true;
     reply_error(client, "ERR %s option of SORT denied due to insufficient ACL permissions.", option);
     return false;

@@ -295,6 +295,9 @@ static void run_script(struct client *caller) {
     client->database = caller->database;
     client->user = caller->user;
     client->resp = 2;
+    client->slot = -1;
+    client->crosses_slots =
+        !(scripts->script->flags & SCRIPT_DECLARED) || (scripts->script->flags & SCRIPT_CROSS_SLOTS);
     propagate_begin(server);
     if (lua_cpcall(scripts->lua, run_protected, scripts) != 0) {
         send_failure(scripts);
@@ -330,6 +333,10 @@ static void start(struct client *client, struct scripts *scripts, struct script 
         return;
     }
     const struct server *server = client->server;
+    if (server->config.cluster_enabled && (script->flags & SCRIPT_NO_CLUSTER)) {
+        reply_error(client, "ERR Can not run script on cluster, 'no-cluster' flag is set.");
+        return;
+    }
     /* In a transaction: a script that runs by itself was refused before. */
     if ((script_own_flags(client->command->flags, script->flags) & COMMAND_DENYOOM) && server->config.maxmemory > 0 &&
         server->room.last == ROOM_NONE) {

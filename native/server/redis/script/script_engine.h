@@ -21,6 +21,8 @@ enum script_flags {
     SCRIPT_NO_WRITES = 1 << 0,
     SCRIPT_ALLOW_OOM = 1 << 1,
     SCRIPT_DECLARED = 1 << 2, /* it says what it does: "#!lua …" */
+    SCRIPT_NO_CLUSTER = 1 << 3,
+    SCRIPT_CROSS_SLOTS = 1 << 4, /* may reach keys of several slots of this shard */
 };
 
 /* A compiled script, known by its SHA1. */

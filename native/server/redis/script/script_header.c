@@ -13,8 +13,8 @@ static bool add_flag(const char *word, size_t length, uint32_t *flags) {
     } known[] = {{"no-writes", SCRIPT_NO_WRITES},
                  {"allow-oom", SCRIPT_ALLOW_OOM},
                  {"allow-stale", 0},
-                 {"no-cluster", 0},
-                 {"allow-cross-slot-keys", 0}};
+                 {"no-cluster", SCRIPT_NO_CLUSTER},
+                 {"allow-cross-slot-keys", SCRIPT_CROSS_SLOTS}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (strlen(known[i].name) != length || memcmp(known[i].name, word, length) != 0) continue;
         *flags |= known[i].flag;

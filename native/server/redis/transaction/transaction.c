@@ -115,12 +115,13 @@ const char *transaction_refusal_prefix(struct client *client, const struct comma
 
 bool transaction_has(const struct client *client, const struct command *command,
                      bool (*is_so)(const struct client *client, const struct command *command, uint32_t argc,
-                                   const struct resp_argument *argv)) {
+                                   const struct resp_argument *argv, void *context),
+                     void *context) {
     const struct transaction *transaction = command->handler == exec_command ? client->transaction : NULL;
     bool found = false;
     for (uint32_t i = 0; transaction && i < transaction->count; i++) {
         const struct queued *queued = &transaction->commands[i];
-        found |= is_so(client, queued->entry->command, queued->argc, queued->argv);
+        found |= is_so(client, queued->entry->command, queued->argc, queued->argv, context);
     }
     return found;
 }

@@ -16,10 +16,10 @@ uint32_t transaction_flags(const struct client *client, const struct command *co
 size_t transaction_bytes(const struct client *client);
 /* How many are queued, -1 outside of a transaction: for CLIENT LIST. */
 int64_t transaction_count(const struct client *client);
-/* Whether any of the requests that the client's request runs, if it is EXEC, is as asked for. */
 bool transaction_has(const struct client *client, const struct command *command,
                      bool (*is_so)(const struct client *client, const struct command *command, uint32_t argc,
-                                   const struct resp_argument *argv));
+                                   const struct resp_argument *argv, void *context),
+                     void *context);
 /* Ends the transaction, if there is one, and all watches: nothing of it runs. */
 void transaction_discard(struct client *client);
 

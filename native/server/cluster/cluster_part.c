@@ -1,0 +1,37 @@
+/* cluster_part: how a shard's share in a cluster enters the server. */
+#include "server/cluster/cluster_part.h"
+
+#include <inttypes.h>
+
+#include "base/memory.h"
+#include "server/cluster/topology.h"
+
+static bool create(struct server *server) {
+    server->cluster = memory_calloc(1, sizeof *server->cluster);
+    return server->cluster;
+}
+
+static void free_part(struct server *server) {
+    if (server->cluster) topology_free(server->cluster->topology);
+    memory_free(server->cluster);
+}
+
+static void write_info(const struct client *client, struct text *out) {
+    const struct server *server = client->server;
+    const struct topology *topology = server->cluster->topology;
+    text_append(out, "# Cluster\r\ncluster_enabled:%d\r\n", (int)server->config.cluster_enabled);
+    if (!topology) return;
+    text_append(out, "cluster_topology_version:%" PRId64 "\r\ncluster_shard:%u\r\ncluster_shards:%d\r\n",
+                topology->version, topology->shards[topology->myself].number, topology->shard_count);
+}
+
+static const struct command *const commands[] = {commands_cluster, NULL};
+static const struct info_section info[] = {{"cluster", 170, write_info}, {0}};
+
+const struct subsystem cluster_part = {
+    .name = "cluster",
+    .commands = commands,
+    .info = info,
+    .create = create,
+    .free = free_part,
+};

@@ -1,0 +1,141 @@
+/* redirect: whether a request's keys are this shard's, and where they are if not. As in Redis 7.0: all keys of a request,
+ * and of a transaction, are in one slot. Tables of experience have no slot, since every shard holds its part of each. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "server/cluster/cluster_part.h"
+#include "server/cluster/topology.h"
+#include "server/core/command_table.h"
+#include "server/core/upcalls.h"
+#include "store/store.h"
+
+#define PLACES 32
+
+enum outcome { HERE, CROSSED, UNSERVED, MOVED, ASKED, TRY_AGAIN, NO_MEMORY };
+
+/* What is found of the keys of one request, or of all in a transaction. */
+struct keys_seen {
+    const struct server *server;
+    const struct topology *topology;
+    int slot; /* SLOT_NONE: no key was seen */
+    const struct resp_argument *first;
+    bool several, crossed, exhausted;
+    bool missing; /* one is not here, while its slot moves */
+};
+
+static bool is_here(const struct server *server, const struct resp_argument *key) {
+    struct store *store = server->store;
+    const struct dict_entry *entry =
+        dict_peek(&store->databases[0].keys, dict_hash(key->data, key->length), key->data, key->length);
+    return entry && !store_has_expired(store, 0, entry, clock_unix_ms());
+}
+
+static bool are_equal(const struct resp_argument *one, const struct resp_argument *other) {
+    return one->length == other->length && (one->length == 0 || memcmp(one->data, other->data, one->length) == 0);
+}
+
+static bool is_moving(const struct topology *topology, int slot) {
+    return topology && topology->target[slot] != topology->owner[slot];
+}
+
+static void see_key(struct keys_seen *seen, const struct command *command, const struct resp_argument *key) {
+    int slot = slot_of_key(key->data, key->length);
+    if (seen->slot == SLOT_NONE) {
+        seen->slot = slot;
+        seen->first = key;
+    }
+    seen->crossed |= slot != seen->slot;
+    seen->several |= !are_equal(key, seen->first);
+    /* Channels are nowhere, weights and gradients move at the end, all at once. */
+    bool moves_by_itself = command->group->data != DATA_BESIDE_KEYS && command->channels == CHANNEL_NONE;
+    if (moves_by_itself && is_moving(seen->topology, slot)) seen->missing |= !is_here(seen->server, key);
+}
+
+static void see_request(struct keys_seen *seen, const struct command *command, uint32_t argc,
+                        const struct resp_argument *argv) {
+    if (!command->keys || command->group->data == DATA_TABLES) return;
+    struct key_place few[PLACES], *places = few;
+    int count = command_keys(command, argc, argv, few, PLACES);
+    if (count > PLACES) {
+        places = memory_alloc((size_t)count * sizeof *places);
+        seen->exhausted |= !places;
+        count = places ? command_keys(command, argc, argv, places, count) : 0;
+    }
+    for (int i = 0; i < count; i++) see_key(seen, command, &argv[places[i].index]);
+    if (places != few) memory_free(places);
+}
+
+static bool see_queued(const struct client *client, const struct command *command, uint32_t argc,
+                       const struct resp_argument *argv, void *seen) {
+    (void)client;
+    see_request(seen, command, argc, argv);
+    return false;
+}
+
+static enum outcome judge(const struct keys_seen *seen, bool asking) {
+    const struct topology *topology = seen->topology;
+    if (seen->exhausted) return NO_MEMORY;
+    if (seen->slot == SLOT_NONE) return HERE;
+    if (!topology) return UNSERVED;
+    if (seen->crossed) return CROSSED;
+    int owner = topology->owner[seen->slot], target = topology->target[seen->slot];
+    if (owner == topology->myself) return seen->missing ? ASKED : HERE;
+    if (target != topology->myself || !asking) return MOVED;
+    return seen->several && seen->missing ? TRY_AGAIN : HERE;
+}
+
+static const char *tell(const struct keys_seen *seen, enum outcome outcome, char *message, size_t size) {
+    const struct topology *topology = seen->topology;
+    const char *words[] = {
+        [CROSSED] = "CROSSSLOT Keys in request don't hash to the same slot",
+        [UNSERVED] = "CLUSTERDOWN Hash slot not served",
+        [TRY_AGAIN] = "TRYAGAIN Multiple keys request during rehashing of slot",
+        [NO_MEMORY] = "OOM no memory for the places of the request's keys",
+    };
+    if (outcome == HERE) return NULL;
+    if (outcome != MOVED && outcome != ASKED) return words[outcome];
+    const struct shard *shard =
+        &topology->shards[outcome == MOVED ? topology->owner[seen->slot] : topology->target[seen->slot]];
+    snprintf(message, size, "%s %d %s:%d", outcome == MOVED ? "MOVED" : "ASK", seen->slot, shard->host, shard->port);
+    return message;
+}
+
+/* A script's call. Those that say so, and those that say nothing of themselves, may reach keys of several slots, if all are
+ * here. */
+static const char *refuse_call(struct client *client, const struct client *caller, const struct keys_seen *seen) {
+    switch (judge(seen, caller->asking > 0)) {
+    case HERE: break;
+    case UNSERVED: return "ERR Script attempted to execute a command while the cluster is down";
+    default: return "ERR Script attempted to access a non local key in a cluster node";
+    }
+    if (seen->slot == SLOT_NONE || client->crosses_slots) return NULL;
+    if (client->slot == SLOT_NONE) client->slot = caller->slot == SLOT_NONE ? seen->slot : caller->slot;
+    return client->slot == seen->slot ? NULL : "ERR Script attempted to access keys that do not hash to the same slot";
+}
+
+const char *cluster_refusal(struct client *client, const struct command *command, char *message, size_t size) {
+    const struct server *server = client->server;
+    struct keys_seen seen = {.server = server, .topology = server->cluster->topology, .slot = SLOT_NONE};
+    if (server->loading) return NULL;
+    see_request(&seen, command, client->argc, client->argv);
+    upcalls.transaction_has(client, command, see_queued, &seen);
+    const struct client *caller = server->acting.client;
+    if (caller && caller != client) return refuse_call(client, caller, &seen);
+    client->slot = seen.slot;
+    return tell(&seen, judge(&seen, client->asking > 0), message, size);
+}
+
+/* ---- who waits ------------------------------------------------------------------------------------------------------- */
+
+void cluster_redirect_waiting(struct server *server) {
+    for (struct client *client = server->clients.head, *next; client; client = next) {
+        char message[320];
+        next = client->next;
+        if (!client->blocked || !client->command || !(client->command->flags & COMMAND_BLOCKING)) continue;
+        struct keys_seen seen = {.server = server, .topology = server->cluster->topology, .slot = SLOT_NONE};
+        see_request(&seen, client->command, client->argc, client->argv);
+        const char *moved = tell(&seen, judge(&seen, false), message, sizeof message);
+        if (moved) client_interrupt(client, moved);
+    }
+}

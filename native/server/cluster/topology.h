@@ -1,0 +1,53 @@
+/* topology: which shard has which slots, as the supervisor says. It comes whole, with a version, and replaces the one
+ * before whole: a shard never holds half of one. Every slot has exactly one shard. A slot that moves has a second one,
+ * which it moves to. */
+#ifndef REPLAY_SERVER_CLUSTER_TOPOLOGY_H
+#define REPLAY_SERVER_CLUSTER_TOPOLOGY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "resp/parse.h"
+#include "server/cluster/slots.h"
+
+#define SHARD_ID_BYTES 40u /* in hexadecimal */
+#define SHARDS_MOST 256u   /* numbers are 0 to 255 */
+
+struct shard {
+    unsigned number;
+    char id[SHARD_ID_BYTES + 1];
+    char host[256];
+    int port;
+    char unix_path[108]; /* "": none */
+    int first_slot, last_slot; /* it has none outside of them */
+};
+
+struct topology {
+    int64_t version;
+    int myself; /* place in `shards` */
+    int shard_count;
+    struct shard *shards; /* by number */
+    int16_t owner[CLUSTER_SLOTS];  /* place in `shards` */
+    int16_t target[CLUSTER_SLOTS]; /* that the slot moves to; the owner: it stays */
+};
+
+/* Reads VERSION NUMBER, then SHARD number id host port unix slots for each shard, and MOVE slots number for each move. Slots
+ * are "0-100,200", or nothing. NULL with `error` set: the arguments make no whole topology. */
+struct topology *topology_parse(uint32_t argc, const struct resp_argument *argv, struct error *error);
+void topology_free(struct topology *topology);
+bool topology_equals(const struct topology *one, const struct topology *other);
+/* {"version": 1, "shards": [{"shard": 0, …, "slots": [[0, 16383]]}], "moves": […]}; NULL: none, as version 0. */
+void topology_write_json(const struct topology *topology, struct text *out);
+
+/* Slots of one shard that follow each other. */
+struct slot_run {
+    int first, last;
+};
+/* The next run at or behind `from` of the shard at this place (negative: of any one). False: there is none. */
+bool topology_next_run(const struct topology *topology, int from, int place, struct slot_run *run);
+/* The next run of slots at or behind `from` that move from one shard to one other. */
+bool topology_next_move(const struct topology *topology, int from, struct slot_run *run);
+
+#endif
