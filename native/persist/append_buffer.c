@@ -57,7 +57,7 @@ bool append_buffer_add_word(struct append_buffer *buffer, const void *data, size
            append_buffer_add(buffer, "\r\n", 2);
 }
 
-bool append_buffer_take(struct append_buffer *buffer, struct append_buffer *from) {
+bool append_buffer_copy(struct append_buffer *buffer, const struct append_buffer *from) {
     struct append_position position = {0};
     struct iovec piece;
     bool taken = true;
@@ -67,7 +67,6 @@ bool append_buffer_take(struct append_buffer *buffer, struct append_buffer *from
         taken = position.insert > insert ? append_buffer_add_blob(buffer, from->inserts[insert].blob)
                                          : append_buffer_add(buffer, piece.iov_base, piece.iov_len);
     }
-    append_buffer_clear(from);
     return taken;
 }
 

@@ -173,20 +173,3 @@ def test_files_by_hand_are_read(tmp_path: Path) -> None:
             assert client.ttl("a") == -1
             assert client.expiretime("b") == later
         assert "1 libraries of functions were left out" in server.log()
-
-
-def test_sync_closes_the_connection_behind_the_file(tmp_path: Path) -> None:
-    """A replica would wait for changes, which are not sent."""
-    with replay_server.Server([], directory=tmp_path) as server, redis.Redis.from_url(server.url) as client:
-        client.set("k", "v")
-        connection = client.connection_pool.get_connection()
-        connection.send_command("REPLCONF", "capa", "eof")
-        assert connection.read_response() == b"OK"
-        connection.send_command("SYNC")
-        data = connection.read_response()
-        assert data.startswith(b"REDIS0010")
-        with pytest.raises(redis.ConnectionError):
-            connection.read_response()
-        connection.disconnect()
-        with pytest.raises(redis.ResponseError, match="Unrecognized REPLCONF option"):
-            client.execute_command("REPLCONF", "nonsense", "x")

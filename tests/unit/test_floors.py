@@ -35,9 +35,10 @@ SERVER_FLOORS: dict[str, set[str]] = {
     "redis": {"core"},
     "cluster": {"core"},
     "durability": {"core", "replay", "redis"},
-    "admin": {"core", "replay", "redis", "durability"},
-    "metrics": {"core", "replay", "redis", "cluster", "durability", "admin"},
-    "process": {"core", "replay", "redis", "cluster", "durability", "admin", "metrics"},
+    "replication": {"core", "replay", "redis", "durability"},
+    "admin": {"core", "replay", "redis", "durability", "replication"},
+    "metrics": {"core", "replay", "redis", "cluster", "durability", "replication", "admin"},
+    "process": {"core", "replay", "redis", "cluster", "durability", "replication", "admin", "metrics"},
 }
 for _part, _below in SERVER_FLOORS.items():
     C_FLOORS[f"server/{_part}"] = SERVER_LIBRARIES | {f"server/{name}" for name in _below}

@@ -1,4 +1,4 @@
-/* cmd_server: INFO, TIME, SHUTDOWN, and what asks about replication, of which there is none. */
+/* cmd_server: INFO, TIME, SHUTDOWN. */
 #include <time.h>
 
 #include "server/admin/admin_part.h"
@@ -66,40 +66,6 @@ static uint32_t shutdown_flags(const struct client *client) {
     return client->command->flags & ~(uint32_t)COMMAND_ALLOW_BUSY;
 }
 
-/* ROLE: there is no replication. */
-static void role_command(struct client *client) {
-    reply_array(client, 3);
-    reply_bulk_string(client, "master");
-    reply_integer(client, 0);
-    reply_array(client, 0);
-}
-
-/* WAIT replicas milliseconds: none will ever have it. */
-static void reply_no_replicas(struct client *client) {
-    reply_integer(client, 0);
-}
-
-static bool never_sooner(struct client *client) {
-    (void)client;
-    return false;
-}
-
-static void wait_command(struct client *client) {
-    int64_t replicas, timeout_ms;
-    if (!integer_argument(client, 1, &replicas)) return;
-    if (!argument_int64(&client->argv[2], &timeout_ms)) {
-        reply_error(client, "ERR timeout is not an integer or out of range");
-    } else if (timeout_ms < 0) {
-        reply_error(client, "ERR timeout is negative");
-    } else if (replicas <= 0 || client->deny_blocking) {
-        reply_integer(client, 0);
-    } else {
-        uint64_t wait_us = timeout_ms < INT64_MAX / 1000 ? (uint64_t)timeout_ms * 1000 : INT64_MAX;
-        uint64_t until_us = timeout_ms == 0 ? UINT64_MAX - 1 : client->server->now_us + wait_us;
-        client_block(client, NULL, until_us, never_sooner, reply_no_replicas);
-    }
-}
-
 static void lolwut_command(struct client *client) {
     static const char picture[] = "\n"
                                   "   .-.   .-.   .-.   .-.   .-.\n"
@@ -111,33 +77,17 @@ static void lolwut_command(struct client *client) {
     reply_verbatim(client, picture, sizeof picture - 1);
 }
 
-/* REPLICAOF NO ONE is what it is already; to follow another server is refused. */
-static void replicaof_command(struct client *client) {
-    if (argument_is(&client->argv[1], "no") && argument_is(&client->argv[2], "one"))
-        reply_status(client, "OK");
-    else
-        reply_error(client, "ERR this server does not follow others: it has no replication");
-}
-
 #define ADMIN (COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_LOADING | COMMAND_STALE)
 #define ASK (COMMAND_LOADING | COMMAND_STALE)
-#define FOLLOW (COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_STALE | COMMAND_NO_ASYNC_LOADING)
 
 const struct command commands_server[] = {
     {"info", info_command, -1, ASK, &group_server, "Returns what the server holds and has done.", "1.0.0",
      .tips = "nondeterministic_output\nrequest_policy:all_shards\nresponse_policy:special",
      .categories = ACL_SLOW | ACL_DANGEROUS},
     {"lolwut", lolwut_command, -1, COMMAND_READONLY | COMMAND_FAST, &group_server, "Draws something.", "5.0.0"},
-    {"replicaof", replicaof_command, 3, FOLLOW, &group_server, "Accepts NO ONE: the server follows no other.", "5.0.0"},
-    {"role", role_command, 1, COMMAND_NOSCRIPT | ASK | COMMAND_FAST, &group_server,
-     "Returns the part in replication: a master without replicas.", "2.8.12",
-     .categories = ACL_ADMIN | ACL_FAST | ACL_DANGEROUS},
     {"shutdown", shutdown_command, -1, ADMIN | COMMAND_NO_MULTI | COMMAND_ALLOW_BUSY, &group_server,
      "Stops the server.", "1.0.0", .flags_of = shutdown_flags},
-    {"slaveof", replicaof_command, 3, FOLLOW, &group_server, "REPLICAOF by its former name.", "1.0.0"},
     {"time", time_command, 1, ASK | COMMAND_FAST, &group_server, "Returns the server's time.", "2.6.0",
      .tips = "nondeterministic_output"},
-    {"wait", wait_command, 3, COMMAND_NOSCRIPT, &group_generic, "Waits for replicas, of which there are none.", "3.0.0",
-     .tips = "request_policy:all_shards\nresponse_policy:agg_min", .categories = ACL_SLOW | ACL_CONNECTION},
     {0},
 };

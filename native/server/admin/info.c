@@ -111,12 +111,6 @@ static void store_stats_section(const struct client *client, struct text *out) {
                 server->store->keyspace_misses);
 }
 
-static void replication_section(const struct client *client, struct text *out) {
-    struct server *server = client->server;
-    text_append(out, "# Replication\r\nrole:master\r\nconnected_slaves:0\r\n");
-    info_more_replication(server, out);
-}
-
 static void cpu_section(const struct client *client, struct text *out) {
     struct server *server = client->server;
     struct rusage usage = {0};
@@ -217,7 +211,6 @@ const struct info_section info_admin[] = {
     {"stats", 60, stats_section},
     {"stats", 62, store_stats_section},
     {"stats", 64, info_more_stats},
-    {"replication", 70, replication_section},
     {"cpu", 80, cpu_section},
     {"limits", 90, limits_section},
     {"requests", 120, requests_section},

@@ -13,6 +13,7 @@
 #include "server/core/command_table.h"
 #include "server/redis/redis_part.h"
 #include "server/redis/tracking/tracking.h"
+#include "server/replication/replication_part.h"
 #include "store/store.h"
 
 void info_more_server(const struct server *server, struct text *out) {
@@ -72,11 +73,12 @@ void info_more_memory(const struct server *server, struct text *out) {
                      "allocator_rss_bytes:0\r\nrss_overhead_ratio:1.00\r\nrss_overhead_bytes:0\r\n");
     text_append(out, "mem_fragmentation_ratio:%.2f\r\nmem_fragmentation_bytes:%lld\r\n",
                 used > 0 ? (double)resident / (double)used : 1.0, (long long)resident - (long long)used);
-    text_append(out,
-                "mem_not_counted_for_evict:0\r\nmem_replication_backlog:0\r\nmem_total_replication_buffers:0\r\n"
-                "mem_clients_slaves:0\r\nmem_clients_normal:%zu\r\nmem_cluster_links:0\r\nmem_aof_buffer:0\r\n"
-                "active_defrag_running:0\r\nlazyfree_pending_objects:%" PRIu64 "\r\nlazyfreed_objects:%" PRIu64 "\r\n",
-                clients, server->store->discarded_count, server->store->freed_in_slices);
+    text_append(
+        out,
+        "mem_not_counted_for_evict:0\r\nmem_replication_backlog:%" PRIu64 "\r\nmem_total_replication_buffers:0\r\n"
+        "mem_clients_slaves:0\r\nmem_clients_normal:%zu\r\nmem_cluster_links:0\r\nmem_aof_buffer:0\r\n"
+        "active_defrag_running:0\r\nlazyfree_pending_objects:%" PRIu64 "\r\nlazyfreed_objects:%" PRIu64 "\r\n",
+        replication_kept_bytes(server), clients, server->store->discarded_count, server->store->freed_in_slices);
 }
 
 static void tracking_describe(const struct tracking *tracking, struct text *out) {
@@ -97,8 +99,10 @@ void info_more_stats(const struct client *client, struct text *out) {
     text_append(out,
                 "total_net_repl_input_bytes:0\r\ntotal_net_repl_output_bytes:0\r\ninstantaneous_input_kbps:%.2f\r\n"
                 "instantaneous_output_kbps:%.2f\r\ninstantaneous_input_repl_kbps:0.00\r\n"
-                "instantaneous_output_repl_kbps:0.00\r\nsync_full:0\r\nsync_partial_ok:0\r\nsync_partial_err:0\r\n",
-                server->stats.input_kb_per_s, server->stats.output_kb_per_s);
+                "instantaneous_output_repl_kbps:0.00\r\nsync_full:%" PRIu64 "\r\nsync_partial_ok:%" PRIu64
+                "\r\nsync_partial_err:%" PRIu64 "\r\n",
+                server->stats.input_kb_per_s, server->stats.output_kb_per_s, server->replication->full,
+                server->replication->partial, server->replication->partial_refused);
     text_append(out,
                 "expired_stale_perc:0.00\r\nexpired_time_cap_reached_count:0\r\nexpire_cycle_cpu_milliseconds:0\r\n"
                 "evicted_clients:0\r\ntotal_eviction_exceeded_time:0\r\ncurrent_eviction_exceeded_time:0\r\n"
@@ -107,17 +111,6 @@ void info_more_stats(const struct client *client, struct text *out) {
                      "active_defrag_key_misses:0\r\ntotal_active_defrag_time:0\r\ncurrent_active_defrag_time:0\r\n"
                      "unexpected_error_replies:0\r\ndump_payload_sanitizations:0\r\n");
     tracking_describe(server->redis->tracking, out);
-}
-
-void info_more_replication(const struct server *server, struct text *out) {
-    if (server->config.min_replicas_to_write > 0 && server->config.min_replicas_max_lag_s > 0)
-        text_append(out, "min_slaves_good_slaves:0\r\n");
-    text_append(out,
-                "master_failover_state:no-failover\r\nmaster_replid:%s\r\n"
-                "master_replid2:0000000000000000000000000000000000000000\r\nmaster_repl_offset:0\r\n"
-                "second_repl_offset:-1\r\nrepl_backlog_active:0\r\nrepl_backlog_size:%" PRId64 "\r\n"
-                "repl_backlog_first_byte_offset:0\r\nrepl_backlog_histlen:0\r\n",
-                server->start.run_id, server->config.kept.repl_backlog_size);
 }
 
 void info_more_cpu(const struct server *server, struct text *out) {

@@ -10,7 +10,6 @@ void info_more_server(const struct server *server, struct text *out);
 void info_more_clients(const struct server *server, struct text *out);
 void info_more_memory(const struct server *server, struct text *out);
 void info_more_stats(const struct client *client, struct text *out);
-void info_more_replication(const struct server *server, struct text *out);
 void info_more_cpu(const struct server *server, struct text *out);
 extern const struct info_section info_admin[];
 /* INFO's text for the client: the named sections, or the default ones when count is 0. */

@@ -44,6 +44,8 @@ struct client {
     bool watch_broken;          /* one of them has changed */
     struct tracker *tracker; /* of the keys that it keeps copies of (server/redis/tracking/tracking.h); NULL: none */
     bool is_tracking_target; /* others have their messages of tracking sent to it */
+    struct replica *replica; /* what it is as a replica (server/replication/replicas.h); NULL: none */
+    uint64_t wrote_until; /* how far the changes had come after its last command */
 
     /* the rest belongs to the server's core */
     struct connection *connection; /* NULL: the server's own client, for scripts and for loading */
@@ -159,6 +161,9 @@ void client_write(struct client *client);
  * was replied must be on the disk first. */
 void client_hold(struct client *client, uint64_t until);
 void client_let_go(struct client *client);
+/* Bytes that are no reply: CLIENT REPLY, and limits for what replies may take, do not count for them. */
+void client_send(struct client *client, const void *bytes, size_t length);
+void client_send_source(struct client *client, struct reply_source *source);
 /* Ends a wait by reply of `expired` (deadline, CLIENT UNBLOCK, stop). */
 void client_expire(struct client *client);
 /* Ends a wait with this error ("CODE text") in place of a reply of the command's own. */

@@ -29,6 +29,8 @@
 #define FIXED(name, value) {name, SETTING_FIXED, false, 0, 0, 0, 0, value, NULL}
 #define KEPT(name, kind, field, normally, minimum, maximum) \
     {name, SETTING_##kind, true, offsetof(struct server_config, kept.field), 0, minimum, maximum, .no_effect = true},
+#define REPLICATION(name, kind, field, normally, minimum, maximum) \
+    {name, SETTING_##kind, true, offsetof(struct server_config, replication.field), 0, minimum, maximum, NULL, NULL},
 #define KEPT_CHOICE(name, field, words) \
     {name, SETTING_CHOICE, true, offsetof(struct server_config, field), .choices = words, .no_effect = true}
 
@@ -91,10 +93,6 @@ static const struct setting settings[] = {
     NUMBER("maxmemory-samples", SETTING_NUMBER, true, maxmemory_samples, 1, INT32_MAX),
     TEXT("metrics-host", false, metrics_host),
     NUMBER("metrics-port", SETTING_NUMBER, false, metrics_port, -1, 65535),
-    NUMBER("min-replicas-max-lag", SETTING_NUMBER, true, min_replicas_max_lag_s, 0, INT32_MAX),
-    NUMBER("min-replicas-to-write", SETTING_NUMBER, true, min_replicas_to_write, 0, INT32_MAX),
-    NUMBER("min-slaves-max-lag", SETTING_NUMBER, true, min_replicas_max_lag_s, 0, INT32_MAX),
-    NUMBER("min-slaves-to-write", SETTING_NUMBER, true, min_replicas_to_write, 0, INT32_MAX),
     NUMBER("notify-keyspace-events", SETTING_EVENTS, true, notify_keyspace_events, 0, 0),
     NUMBER("port", SETTING_NUMBER, false, port, -1, 65535),
     NUMBER("proto-max-bulk-len", SETTING_BYTES, true, max_bulk_bytes, 1 << 20, LIMIT_BULK_MOST_BYTES),
@@ -131,6 +129,7 @@ static const struct setting settings[] = {
     NUMBER("tracking-table-max-keys", SETTING_NUMBER, true, tracking_table_max_keys, 0, INT64_MAX),
     TEXT("unixsocket", false, unixsocket),
     NUMBER("unixsocketperm", SETTING_OCTAL, false, unixsocketperm, 0, 0777),
+    REPLICATION_SETTINGS(REPLICATION) REPLICATION_FORMER_NAMES(REPLICATION)
     /* Without effect. */
     KEPT_CHOICE("repl-diskless-load", repl_diskless_load, diskless_load_words),
     KEPT_CHOICE("sanitize-dump-payload", sanitize_dump_payload, sanitize_words),
@@ -147,7 +146,7 @@ static const struct setting settings[] = {
     FIXED("tcp-backlog", "511"),
     KEPT_SETTINGS(KEPT) KEPT_FORMER_NAMES(KEPT)};
 
-#define KEPT_DEFAULT(name, kind, field, normally, minimum, maximum) .field = normally,
+#define DEFAULT(name, kind, field, normally, minimum, maximum) .field = normally,
 #define SETTINGS (sizeof settings / sizeof *settings)
 
 void server_config_defaults(struct server_config *config) {
@@ -197,8 +196,8 @@ void server_config_defaults(struct server_config *config) {
         .rdbcompression = 1,
         .latency_tracking = 1,
         .latency_percentiles = "50 99 99.9",
-        .min_replicas_max_lag_s = 10,
-        .kept = {KEPT_SETTINGS(KEPT_DEFAULT)},
+        .kept = {KEPT_SETTINGS(DEFAULT)},
+        .replication = {REPLICATION_SETTINGS(DEFAULT)},
         .slowlog_log_slower_than = 10000,
         .tracking_table_max_keys = LIMIT_TRACKING_KEYS,
         .slowlog_max_len = 128,

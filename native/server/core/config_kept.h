@@ -44,22 +44,12 @@
     ROW("no-appendfsync-on-rewrite", FLAG, no_appendfsync_on_rewrite, 0, 0, 1)                        \
     ROW("rdb-del-sync-files", FLAG, rdb_del_sync_files, 0, 0, 1)                                      \
     ROW("rdb-save-incremental-fsync", FLAG, rdb_save_incremental_fsync, 1, 0, 1)                      \
-    ROW("repl-backlog-size", BYTES, repl_backlog_size, 1 << 20, 1, INT64_MAX)                         \
-    ROW("repl-backlog-ttl", NUMBER, repl_backlog_ttl, 3600, 0, INT64_MAX)                             \
     ROW("repl-disable-tcp-nodelay", FLAG, repl_disable_tcp_nodelay, 0, 0, 1)                          \
     ROW("repl-diskless-sync", FLAG, repl_diskless_sync, 1, 0, 1)                                      \
     ROW("repl-diskless-sync-delay", NUMBER, repl_diskless_sync_delay, 5, 0, INT32_MAX)                \
     ROW("repl-diskless-sync-max-replicas", NUMBER, repl_diskless_sync_max_replicas, 0, 0, INT32_MAX)  \
-    ROW("repl-ping-replica-period", NUMBER, repl_ping_replica_period, 10, 1, INT32_MAX)               \
-    ROW("repl-timeout", NUMBER, repl_timeout, 60, 1, INT32_MAX)                                       \
-    ROW("replica-announce-port", NUMBER, replica_announce_port, 0, 0, 65535)                          \
-    ROW("replica-announced", FLAG, replica_announced, 1, 0, 1)                                        \
     ROW("replica-ignore-disk-write-errors", FLAG, replica_ignore_disk_write_errors, 0, 0, 1)          \
-    ROW("replica-ignore-maxmemory", FLAG, replica_ignore_maxmemory, 1, 0, 1)                          \
     ROW("replica-lazy-flush", FLAG, replica_lazy_flush, 0, 0, 1)                                      \
-    ROW("replica-priority", NUMBER, replica_priority, 100, 0, INT32_MAX)                              \
-    ROW("replica-read-only", FLAG, replica_read_only, 1, 0, 1)                                        \
-    ROW("replica-serve-stale-data", FLAG, replica_serve_stale_data, 1, 0, 1)                          \
     ROW("set-max-intset-entries", NUMBER, set_max_intset_entries, 512, 0, INT64_MAX)                  \
     ROW("shutdown-timeout", NUMBER, shutdown_timeout, 10, 0, INT32_MAX)                               \
     ROW("zset-max-listpack-entries", NUMBER, zset_max_listpack_entries, 128, 0, INT64_MAX)            \
@@ -72,13 +62,7 @@
     ROW("hash-max-ziplist-entries", NUMBER, hash_max_listpack_entries, 512, 0, INT64_MAX)           \
     ROW("hash-max-ziplist-value", BYTES, hash_max_listpack_value, 64, 0, INT64_MAX)                 \
     ROW("list-max-ziplist-size", NUMBER, list_max_listpack_size, -2, INT32_MIN, INT32_MAX)          \
-    ROW("repl-ping-slave-period", NUMBER, repl_ping_replica_period, 10, 1, INT32_MAX)               \
-    ROW("slave-announce-port", NUMBER, replica_announce_port, 0, 0, 65535)                          \
-    ROW("slave-ignore-maxmemory", FLAG, replica_ignore_maxmemory, 1, 0, 1)                          \
     ROW("slave-lazy-flush", FLAG, replica_lazy_flush, 0, 0, 1)                                      \
-    ROW("slave-priority", NUMBER, replica_priority, 100, 0, INT32_MAX)                              \
-    ROW("slave-read-only", FLAG, replica_read_only, 1, 0, 1)                                        \
-    ROW("slave-serve-stale-data", FLAG, replica_serve_stale_data, 1, 0, 1)                          \
     ROW("zset-max-ziplist-entries", NUMBER, zset_max_listpack_entries, 128, 0, INT64_MAX)           \
     ROW("zset-max-ziplist-value", BYTES, zset_max_listpack_value, 64, 0, INT64_MAX)
 

@@ -119,9 +119,10 @@ static bool redirect(struct client *client, const char *message) {
     return false;
 }
 
-/* As in Redis with as many replicas as there are: none. */
 static bool lacks_replicas(const struct server *server) {
-    return server->config.min_replicas_to_write > 0 && server->config.min_replicas_max_lag_s > 0;
+    const struct replication_settings *settings = &server->config.replication;
+    return settings->min_replicas_to_write > 0 && settings->min_replicas_max_lag_s > 0 &&
+           server->good_replicas < settings->min_replicas_to_write;
 }
 
 /* Why nothing may be written to the store now; NULL: it may. */

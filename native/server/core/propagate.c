@@ -9,12 +9,29 @@
 #include "server/core/server.h"
 #include "server/core/upcalls.h"
 
-static void check(struct server *server, bool added) {
-    if (!added) upcalls.append_log_lost(server);
+/* NULL: this reader is told nothing now. */
+static struct append_buffer *buffer_of(const struct server *server, enum changes_reader reader) {
+    return reader == CHANGES_FOR_FILE ? upcalls.append_log_buffer(server) : upcalls.replication_buffer(server);
 }
 
-static void tell_added(struct server *server) {
-    if (upcalls.append_log_buffer(server)) upcalls.append_log_added(server); /* unless that failed */
+static bool anyone_reads(const struct server *server) {
+    return buffer_of(server, CHANGES_FOR_FILE) || buffer_of(server, CHANGES_FOR_REPLICAS);
+}
+
+static void tell_lost(struct server *server, enum changes_reader reader) {
+    if (reader == CHANGES_FOR_FILE)
+        upcalls.append_log_lost(server);
+    else
+        upcalls.replication_lost(server);
+}
+
+static void tell_added(struct server *server, enum changes_reader reader, bool added) {
+    if (!added) tell_lost(server, reader);
+    if (!buffer_of(server, reader)) return; /* that failed */
+    if (reader == CHANGES_FOR_FILE)
+        upcalls.append_log_added(server);
+    else
+        upcalls.replication_added(server);
 }
 
 static bool add_text(struct append_buffer *buffer, const char *text) {
@@ -22,15 +39,16 @@ static bool add_text(struct append_buffer *buffer, const char *text) {
 }
 
 /* What comes before a command: the transaction that it is part of, and its database. */
-static bool add_preamble(struct changes *changes, struct append_buffer *buffer, int database) {
-    if (changes->depth > 0 && !changes->in_transaction) {
+static bool add_preamble(const struct changes *changes, struct changes_told *told, struct append_buffer *buffer,
+                         int database) {
+    if (changes->depth > 0 && !told->in_transaction) {
         if (!add_text(buffer, "*1\r\n$5\r\nMULTI\r\n")) return false;
-        changes->in_transaction = true;
+        told->in_transaction = true;
     }
-    if (changes->database == database) return true;
+    if (told->database == database) return true;
     char number[16];
     int length = snprintf(number, sizeof number, "%d", database);
-    changes->database = database;
+    told->database = database;
     return append_buffer_add_head(buffer, 2) && append_buffer_add_word(buffer, "SELECT", 6, NULL) &&
            append_buffer_add_word(buffer, number, (size_t)length, NULL);
 }
@@ -44,20 +62,26 @@ static bool add_command(struct append_buffer *buffer, uint32_t argc, const struc
 
 static bool add_replacement(struct changes *changes, struct append_buffer *buffer) {
     bool wraps = changes->instead_count > 1 && changes->depth == 0;
-    return (!wraps || add_text(buffer, "*1\r\n$5\r\nMULTI\r\n")) && append_buffer_take(buffer, &changes->instead) &&
+    return (!wraps || add_text(buffer, "*1\r\n$5\r\nMULTI\r\n")) && append_buffer_copy(buffer, &changes->instead) &&
            (!wraps || add_text(buffer, "*1\r\n$4\r\nEXEC\r\n"));
+}
+
+/* Of what a command has in its place: whoever reads it would miss a part. */
+static void check_instead(struct server *server, bool added) {
+    for (int reader = 0; reader < CHANGES_READERS && !added; reader++)
+        if (buffer_of(server, reader)) tell_lost(server, reader);
 }
 
 void propagate_instead(struct client *client, uint32_t argc, const struct resp_argument *argv) {
     struct changes *changes = &client->server->changes;
-    if (!upcalls.append_log_buffer(client->server)) return;
-    check(client->server, add_command(&changes->instead, argc, argv));
+    if (!anyone_reads(client->server)) return;
+    check_instead(client->server, add_command(&changes->instead, argc, argv));
     changes->instead_count++;
 }
 
 void propagate_key_words(struct client *client, const char *name, uint32_t key_index, ...) {
     struct changes *changes = &client->server->changes;
-    if (!upcalls.append_log_buffer(client->server)) return;
+    if (!anyone_reads(client->server)) return;
     const struct resp_argument *key = &client->argv[key_index];
     va_list words, again;
     va_start(words, key_index);
@@ -71,41 +95,60 @@ void propagate_key_words(struct client *client, const char *name, uint32_t key_i
     for (const char *word; added && (word = va_arg(words, const char *));)
         added = append_buffer_add_word(&changes->instead, word, strlen(word), NULL);
     va_end(words);
-    check(client->server, added);
+    check_instead(client->server, added);
     changes->instead_count++;
 }
 
 void propagate_nothing(struct client *client) {
-    if (upcalls.append_log_buffer(client->server)) client->server->changes.nothing = true;
+    if (anyone_reads(client->server)) client->server->changes.nothing = true;
 }
 
-static void take_down(struct changes *changes, struct append_buffer *buffer, const struct client *client) {
-    check(client->server, add_preamble(changes, buffer, client->database) &&
-                              (changes->instead_count > 0 ? add_replacement(changes, buffer)
-                                                          : add_command(buffer, client->argc, client->argv)));
-    tell_added(client->server);
+static void take_down(struct server *server, enum changes_reader reader, const struct client *client) {
+    struct append_buffer *buffer = buffer_of(server, reader);
+    struct changes *changes = &server->changes;
+    bool added = add_preamble(changes, &changes->told[reader], buffer, client->database) &&
+                 (changes->instead_count > 0 ? add_replacement(changes, buffer)
+                                             : add_command(buffer, client->argc, client->argv));
+    tell_added(server, reader, added);
+}
+
+/* Weights and gradients are not replicated. What is published is, although it changes nothing. */
+static bool concerns_replicas(const struct command *command, bool changed) {
+    if (command->group->data == DATA_BESIDE_KEYS) return false;
+    return changed || ((command->flags & COMMAND_PUBSUB) && (command->flags & COMMAND_MAY_REPLICATE));
 }
 
 void propagate_call(struct client *client, bool changed) {
-    struct changes *changes = &client->server->changes;
-    struct append_buffer *buffer = upcalls.append_log_buffer(client->server);
-    if (!buffer) return;
-    if (changed && !changes->nothing) take_down(changes, buffer, client);
+    struct server *server = client->server;
+    struct changes *changes = &server->changes;
+    bool for_file = upcalls.append_log_buffer(server), for_replicas = upcalls.replication_buffer(server);
+    if (!for_file && !for_replicas) return;
+    if (for_file && changed && !changes->nothing) take_down(server, CHANGES_FOR_FILE, client);
+    if (for_replicas && !changes->nothing && concerns_replicas(client->command, changed))
+        take_down(server, CHANGES_FOR_REPLICAS, client);
     if (changes->instead_count > 0) {
         append_buffer_clear(&changes->instead);
         changes->instead_count = 0;
     }
     changes->nothing = false;
-    upcalls.append_log_replied(client);
+    if (for_replicas) upcalls.replication_replied(client);
+    if (for_file) upcalls.append_log_replied(client);
 }
 
 void propagate_removed(struct server *server, unsigned database, const uint8_t *key, size_t length) {
-    struct append_buffer *buffer = upcalls.append_log_buffer(server);
-    if (!buffer) return;
-    check(server, add_preamble(&server->changes, buffer, (int)database) && append_buffer_add_head(buffer, 2) &&
-                      append_buffer_add_word(buffer, "DEL", 3, NULL) &&
-                      append_buffer_add_word(buffer, key, length, NULL));
-    tell_added(server);
+    for (int reader = 0; reader < CHANGES_READERS; reader++) {
+        struct append_buffer *buffer = buffer_of(server, reader);
+        if (!buffer) continue;
+        tell_added(server, reader,
+                   add_preamble(&server->changes, &server->changes.told[reader], buffer, (int)database) &&
+                       append_buffer_add_head(buffer, 2) && append_buffer_add_word(buffer, "DEL", 3, NULL) &&
+                       append_buffer_add_word(buffer, key, length, NULL));
+    }
+}
+
+void propagate_to_replicas(struct server *server, uint32_t argc, const struct resp_argument *argv) {
+    struct append_buffer *buffer = buffer_of(server, CHANGES_FOR_REPLICAS);
+    if (buffer) tell_added(server, CHANGES_FOR_REPLICAS, add_command(buffer, argc, argv));
 }
 
 void propagate_begin(struct server *server) {
@@ -114,10 +157,11 @@ void propagate_begin(struct server *server) {
 
 void propagate_end(struct server *server) {
     struct changes *changes = &server->changes;
-    if (--changes->depth > 0 || !changes->in_transaction) return;
-    changes->in_transaction = false;
-    struct append_buffer *buffer = upcalls.append_log_buffer(server);
-    if (!buffer) return;
-    check(server, add_text(buffer, "*1\r\n$4\r\nEXEC\r\n"));
-    tell_added(server);
+    if (--changes->depth > 0) return;
+    for (int reader = 0; reader < CHANGES_READERS; reader++) {
+        if (!changes->told[reader].in_transaction) continue;
+        changes->told[reader].in_transaction = false;
+        struct append_buffer *buffer = buffer_of(server, reader);
+        if (buffer) tell_added(server, reader, add_text(buffer, "*1\r\n$4\r\nEXEC\r\n"));
+    }
 }

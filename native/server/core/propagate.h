@@ -1,4 +1,4 @@
-/* propagate: for the append-only file: commands that repeat the changes that commands made to the store.
+/* propagate: for the append-only file and for replicas: commands that repeat the changes that commands made to the store.
  *
  * A command that changed something is recorded as it came. If it would do something else when run again (at another
  * time, with other random numbers), its handler says here, while it runs, what is recorded in its place. */
@@ -14,14 +14,21 @@ struct client;
 struct resp_argument;
 struct server;
 
+/* Who reads what is taken down. Replicas are told of keys alone, and of messages that were published. */
+enum changes_reader { CHANGES_FOR_FILE, CHANGES_FOR_REPLICAS, CHANGES_READERS };
+
+struct changes_told {
+    bool in_transaction; /* MULTI was written */
+    int database;        /* that the reader has selected; −1: it must be told */
+};
+
 /* What is known of the commands that are taken down. */
 struct changes {
     struct append_buffer instead; /* of the command that runs: what is taken down in its place */
     uint32_t instead_count;
     bool nothing;        /* of the command that runs is taken down */
     unsigned depth;      /* of transactions and scripts that run */
-    bool in_transaction; /* MULTI was written */
-    int database;        /* that whoever reads what was taken down has selected; −1: it must be told */
+    struct changes_told told[CHANGES_READERS];
 };
 
 /* These words in place of the command that the client runs; when called again, those too, in order. The bytes need last
@@ -32,6 +39,9 @@ void propagate_instead(struct client *client, uint32_t argc, const struct resp_a
 void propagate_key_words(struct client *client, const char *name, uint32_t key_index, ...);
 /* Nothing of the command that the client runs. */
 void propagate_nothing(struct client *client);
+
+/* A command that is no client's: a sign of life, or a question to replicas. */
+void propagate_to_replicas(struct server *server, uint32_t argc, const struct resp_argument *argv);
 
 /* A command of the client has replied; `changed` if the store is not as it was. */
 void propagate_call(struct client *client, bool changed);

@@ -47,6 +47,21 @@ static void append(struct client *client, const void *bytes, size_t length) {
     schedule_write(client);
 }
 
+void client_send(struct client *client, const void *bytes, size_t length) {
+    if (client->closing || client->output_failed) return;
+    if (!output_append(&client->output, &client->server->output_pool, bytes, length)) fail_output(client);
+    schedule_write(client);
+}
+
+void client_send_source(struct client *client, struct reply_source *source) {
+    if (client->closing || client->output_failed) {
+        source->released(source);
+        return;
+    }
+    if (!output_append_source(&client->output, &client->server->output_pool, source)) fail_output(client);
+    schedule_write(client);
+}
+
 #define HEAD_BYTES 32u /* longest "$…\r\n", and the end of what follows */
 
 /* Writes a decimal number; returns its length. Cheaper than printf, and every reply has one. */

@@ -14,6 +14,7 @@
 #include "resp/parse.h"
 #include "server/core/command.h"
 #include "server/core/config_kept.h"
+#include "server/core/config_replication.h"
 #include "server/core/error_stats.h"
 #include "server/core/exclusive.h"
 #include "server/core/make_room.h"
@@ -33,6 +34,7 @@ struct durability_part;
 struct http;
 struct redis_part;
 struct replay_part;
+struct replication_part;
 
 #define SERVER_VERSION "0.1.0"
 #define SERVER_REDIS_VERSION "7.0.15" /* the version whose behaviour the store follows; clients branch on it */
@@ -57,7 +59,7 @@ struct server_config {
     int64_t stream_node_max_bytes, stream_node_max_entries; /* of a block of entries; 0: no bound */
     struct kept_settings kept;            /* without effect */
     int64_t repl_diskless_load, sanitize_dump_payload; /* these too */
-    int64_t min_replicas_to_write, min_replicas_max_lag_s; /* writes are refused with fewer; 0: of either, never */
+    struct replication_settings replication;
     int64_t admin_port;                   /* of the kernel's loopback; −1: none; 0 before listening: any */
     int64_t metrics_port;                 /* of HTTP, over the kernel; −1: none; 0 before listening: any */
     char metrics_host[256];
@@ -202,12 +204,15 @@ struct server {
     struct store *store;
     struct command_table *commands;
     struct error_stats error_stats;
-    struct replay_part *replay;
-    struct redis_part *redis;
-    struct durability_part *durability;
-    struct admin_part *admin;
-    struct cluster_part *cluster;
-    struct http *metrics; /* NULL: no port for them */
+    struct { /* each part's own */
+        struct replay_part *replay;
+        struct redis_part *redis;
+        struct durability_part *durability;
+        struct replication_part *replication;
+        struct admin_part *admin;
+        struct cluster_part *cluster;
+        struct http *metrics; /* NULL: no port for them */
+    };
 
     struct {
         struct transport *all[SERVER_MAX_TRANSPORTS];
@@ -224,6 +229,10 @@ struct server {
     bool retry_parts; /* clients that wait in no queue, as for keys, may be served now */
     uint32_t blocked_clients;
     struct acting acting;
+    struct { /* its place in replication */
+        bool is_replica;        /* follows another server */
+        uint32_t good_replicas; /* that have acknowledged something within min-replicas-max-lag */
+    };
     struct exclusive exclusive; /* a script or a transaction that takes several turns */
     struct pause pause;         /* of clients' commands */
     struct slices slices;

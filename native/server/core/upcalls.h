@@ -88,6 +88,14 @@ struct upcalls {
     /* "3600 1 300 100": the setting `save`: after so many seconds if so many changes were made. False: it is none. */
     bool (*snapshots_rules_are_valid)(const char *rules);
 
+    /* ---- replicas (replication) ---- */
+
+    /* Where changes are taken down for replicas (propagate.h); NULL: there are none, or it is one itself. */
+    struct append_buffer *(*replication_buffer)(const struct server *server);
+    void (*replication_added)(struct server *server);
+    void (*replication_lost)(struct server *server); /* memory is exhausted: one could not be */
+    void (*replication_replied)(struct client *client); /* a command has replied, while changes are taken down */
+
     /* ---- who is told (admin) ---- */
 
     void (*client_describe)(struct text *out, const struct client *client); /* a line of CLIENT LIST */

@@ -32,7 +32,7 @@ struct append_log *append_log_new(struct server *server) {
     if (!log) return NULL;
     log->server = server;
     log->notifier = -1;
-    log->server->changes.database = -1;
+    log->server->changes.told[CHANGES_FOR_FILE].database = -1;
     return log;
 }
 
@@ -265,7 +265,7 @@ static int begin_empty(struct append_log *log, struct error *error) {
 }
 
 static int open_writer(struct append_log *log, int folder, struct error *error) {
-    log->server->changes.database = -1;
+    log->server->changes.told[CHANGES_FOR_FILE].database = -1;
     log->newest_base = log->manifest.base;
     log->newest_increment = log->manifest.first + log->manifest.count - 1;
     log->writer = append_writer_new(folder, notify, log);
@@ -371,7 +371,7 @@ static void turn_off(struct append_log *log) {
     append_writer_free(log->writer);
     log->writer = NULL;
     log->failing = log->broken = log->renewing = log->beginning = log->rewrite_wanted = false;
-    log->server->changes.in_transaction = false;
+    log->server->changes.told[CHANGES_FOR_FILE].in_transaction = false;
     log->unsynced_us = log->waiting_us = log->base_bytes = log->earlier_bytes = log->grown_from_bytes = 0;
 }
 

@@ -100,7 +100,7 @@ static void begin(struct append_log *log) {
         failed(log);
         return;
     }
-    log->server->changes.database = -1; /* the new file knows of none */
+    log->server->changes.told[CHANGES_FOR_FILE].database = -1; /* the new file knows of none */
     log->rewrite = REWRITE_OPENING;
     const struct append_writer *writer = log->writer;
     if (!log->broken && (writer->open.total > 0 || writer->synced < writer->handed)) append_log_hand_over(log, true);

@@ -81,7 +81,7 @@ static uint64_t export_work(struct server *server) {
 static const struct long_task tasks[] = {
     {snapshot_work, .waits_for_exclusive = true}, {export_work, .waits_for_exclusive = true}, {.run = NULL}};
 
-static const struct command *const commands[] = {commands_export, commands_snapshot, NULL};
+static const struct command *const commands[] = {commands_snapshot, NULL};
 
 const struct subsystem durability_part = {
     .name = "durability",

@@ -1,4 +1,4 @@
-/* export: one file at a time, for all clients that asked before its cut. */
+/* export: one file at a time, for all who asked before its cut. */
 #include "server/durability/export.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include "base/memory.h"
 #include "base/worker.h"
 #include "persist/rdb_file_writer.h"
-#include "server/core/command_table.h"
+#include "server/core/server.h"
 #include "server/durability/append_log.h"
 #include "server/durability/durability_part.h"
 #include "server/durability/snapshots.h"
@@ -41,18 +41,11 @@ struct conversion {
 
 struct export {
     struct server *server;
-    struct wait_queue waiting;
+    struct export_request *waiting;
     enum export_state state;
-    uint64_t number, done_number; /* of the file that is made, of the last that was */
-    struct exported *exported;    /* of that, while clients are told; NULL: it failed */
-    struct error error;
+    uint64_t number; /* of the file that is made, or was last */
     struct worker *worker;
     struct conversion conversion;
-};
-
-/* A client that waits. */
-struct sync_request {
-    uint64_t number; /* of the file that will do; 0: one that has not been begun */
 };
 
 /* ---- sending --------------------------------------------------------------------------------------------------------- */
@@ -81,52 +74,46 @@ static void released(struct reply_source *source) {
     memory_free(sending);
 }
 
-static void send_exported(struct client *client, struct exported *exported) {
+struct reply_source *export_source(struct exported *exported) {
     struct sending *sending = memory_alloc(sizeof *sending);
-    if (!sending) {
-        reply_error(client, "ERR out of memory");
-        return;
-    }
+    if (!sending) return NULL;
     exported->references++;
     *sending = (struct sending){{exported->length, vectors, released}, exported};
-    reply_source(client, &sending->source);
+    return &sending->source;
 }
 
-/* Afterwards a replica would be sent every change: here the connection ends. */
-static bool attempt(struct client *client) {
-    struct export *export = client->server->durability->export;
-    const struct sync_request *request = client_state(client);
-    if (request->number == 0 || request->number != export->done_number) return false;
-    if (export->exported)
-        send_exported(client, export->exported);
-    else
-        reply_failure(client, &export->error);
-    client->close_after_reply = true;
-    return true;
+/* ---- who waits ------------------------------------------------------------------------------------------------------- */
+
+void export_ask(struct export *export, struct export_request *request) {
+    request->number = 0;
+    request->next = export->waiting;
+    export->waiting = request;
 }
 
-static void expired(struct client *client) {
-    reply_error(client, "ERR the file was given up: the server stops, or the wait was ended");
-}
-
-static void drop(struct client *client, void *state) {
-    (void)client;
-    memory_free(state);
+void export_forget(struct export *export, struct export_request *request) {
+    for (struct export_request **link = &export->waiting; *link; link = &(*link)->next) {
+        if (*link != request) continue;
+        *link = request->next;
+        return;
+    }
 }
 
 /* ---- making the file ------------------------------------------------------------------------------------------------- */
 
-static void tell_waiting(struct export *export, const struct error *error) {
+/* Those who wait for a later one stay. */
+static void tell_made(struct export *export, struct exported *exported, const struct error *error) {
+    struct export_request **link = &export->waiting;
     export->state = EXPORT_NONE;
-    export->done_number = export->number;
-    export->error = *error;
-    for (struct client *client = export->waiting.head; client;) {
-        struct client *next = client->wait_next;
-        client_retry(client); /* those who wait for a later one stay */
-        client = next;
+    while (*link) {
+        struct export_request *request = *link;
+        if (request->number != export->number) {
+            link = &request->next;
+            continue;
+        }
+        *link = request->next;
+        request->made(request, exported, error);
     }
-    if (export->exported) release(export->exported);
-    export->exported = NULL;
+    if (exported) release(exported);
 }
 
 static int open_unnamed(struct error *error) {
@@ -161,7 +148,7 @@ static void cut_ended(struct server *server, uint64_t bytes, const struct error 
     struct export *export = server->durability->export;
     (void)bytes;
     if (error->code != ERROR_NONE) {
-        tell_waiting(export, error);
+        tell_made(export, NULL, error);
         return;
     }
     export->state = EXPORT_CONVERTING;
@@ -174,14 +161,18 @@ static void begin(struct export *export) {
     struct snapshots *snapshots = export->server->durability->snapshots;
     if (!export->worker) export->worker = worker_new();
     export->number++;
-    for (struct client *client = export->waiting.head; client; client = client->wait_next)
-        ((struct sync_request *)client_state(client))->number = export->number;
     export->state = EXPORT_CUTTING;
+    for (struct export_request *request = export->waiting; request; request = request->next)
+        request->number = export->number;
     if (!export->worker)
         error_set(&error, ERROR_GENERIC, "out of memory or threads");
     else
         snapshots_begin_base(snapshots, ".", CUT_NAME, cut_ended, &error);
-    if (error.code != ERROR_NONE) tell_waiting(export, &error);
+    if (error.code != ERROR_NONE) {
+        tell_made(export, NULL, &error);
+        return;
+    }
+    for (struct export_request *request = export->waiting; request; request = request->next) request->begun(request);
 }
 
 static void converted(struct export *export) {
@@ -198,15 +189,14 @@ static void converted(struct export *export) {
     if (conversion->out >= 0) close(conversion->out);
     if (!exported && conversion->error.code == ERROR_NONE)
         error_set(&conversion->error, ERROR_GENERIC, "no memory for the file");
-    export->exported = exported;
-    tell_waiting(export, &conversion->error);
+    tell_made(export, exported, &conversion->error);
 }
 
 uint64_t export_step(struct export *export) {
     struct server *server = export->server;
     switch (export->state) {
     case EXPORT_NONE:
-        if (export->waiting.length == 0 || server->ending.begun) return CLOCK_NEVER;
+        if (!export->waiting || server->ending.begun) return CLOCK_NEVER;
         if (snapshots_may_begin(server->durability->snapshots) && server->changes.depth == 0) begin(export);
         return server->now_us + LOOK_AGAIN_US;
     case EXPORT_CUTTING: return CLOCK_NEVER; /* the snapshots tell */
@@ -229,43 +219,3 @@ void export_free(struct export *export) {
     if (export->state == EXPORT_CONVERTING && export->conversion.out > 0) close(export->conversion.out);
     memory_free(export);
 }
-
-/* ---- commands -------------------------------------------------------------------------------------------------------- */
-
-static void sync_command(struct client *client) {
-    struct sync_request *request = memory_calloc(1, sizeof *request);
-    if (!request) {
-        reply_error(client, "ERR out of memory");
-        return;
-    }
-    client_set_state(client, request, drop);
-    client_block(client, &client->server->durability->export->waiting, CLOCK_NEVER, attempt, expired);
-}
-
-/* What a client says of itself before SYNC. None of it matters here. */
-static void replconf_command(struct client *client) {
-    static const char *const known[] = {"capa", "ip-address", "listening-port", "rdb-only", NULL};
-    if (client->argc % 2 == 0) {
-        reply_syntax_error(client);
-        return;
-    }
-    for (uint32_t i = 1; i < client->argc; i += 2) {
-        const struct resp_argument *word = &client->argv[i];
-        const char *const *name = known;
-        while (*name && !argument_is(word, *name)) name++;
-        if (*name) continue;
-        reply_error(client, "ERR Unrecognized REPLCONF option: %.*s", word->length < 400 ? (int)word->length : 400,
-                    (const char *)word->data);
-        return;
-    }
-    reply_status(client, "OK");
-}
-
-const struct command commands_export[] = {
-    {"replconf", replconf_command, -1,
-     COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_LOADING | COMMAND_STALE | COMMAND_ALLOW_BUSY, &group_server,
-     "Accepts what is said before SYNC.", "3.0.0"},
-    {"sync", sync_command, 1, COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_NO_ASYNC_LOADING | COMMAND_NO_MULTI,
-     &group_server, "Sends all keys as a file for Redis, and closes the connection.", "1.0.0"},
-    {0},
-};

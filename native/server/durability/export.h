@@ -1,5 +1,5 @@
-/* export: sends the store as a file for Redis to clients that send SYNC. The file shows one moment, and other clients
- * are served meanwhile.
+/* export: makes a file for Redis out of the store, for replicas. The file shows one moment, and clients are served
+ * meanwhile.
  *
  * The store is cut as for a base of the append-only file, and written to a snapshot in slices. A thread turns that
  * into Redis's format, a key at a time, in a file without a name. The file is mapped and sent as fast as clients
@@ -11,12 +11,27 @@
 #include "server/core/server.h"
 
 struct export;
+struct exported; /* a file, for as long as someone is sent it */
+
+/* Embedded in what waits for a file. */
+struct export_request {
+    struct export_request *next;
+    uint64_t number; /* of the file that will do; 0: one that has not been begun */
+    /* The store has just been cut: the file holds what was changed before, and nothing of what will be. */
+    void (*begun)(struct export_request *request);
+    /* The end of the wait. `exported`: NULL where it failed, with `error`. */
+    void (*made)(struct export_request *request, struct exported *exported, const struct error *error);
+};
 
 struct export *export_new(struct server *server); /* NULL: memory is exhausted */
-void export_free(struct export *export); /* after all clients */
+void export_free(struct export *export); /* after all who wait */
 /* Returns when to call again, CLOCK_NEVER when there is nothing to do. */
 uint64_t export_step(struct export *export);
 
-extern const struct command commands_export[];
+void export_ask(struct export *export, struct export_request *request);
+/* Neither function will be called, where it waits. */
+void export_forget(struct export *export, struct export_request *request);
+/* All of the file; NULL: memory is exhausted. */
+struct reply_source *export_source(struct exported *exported);
 
 #endif

@@ -14,10 +14,12 @@
 #include "server/redis/tracking/tracking.h"
 #include "server/redis/transaction/transaction.h"
 #include "server/replay/replay_part.h"
+#include "server/replication/replication_part.h"
 
 /* A part stands behind those that it uses, and is freed before them: snapshots hold tables. */
-const struct subsystem *const server_parts[] = {&replay_part, &redis_part,   &cluster_part, &durability_part,
-                                                &admin_part,  &metrics_part, NULL};
+const struct subsystem *const server_parts[] = {&replay_part,     &redis_part,       &cluster_part,
+                                                &durability_part, &replication_part, &admin_part,
+                                                &metrics_part,    NULL};
 
 const struct upcalls upcalls = {
     .acl_lets_strangers_in = acl_lets_strangers_in,
@@ -43,6 +45,10 @@ const struct upcalls upcalls = {
     .append_log_added = append_log_added,
     .append_log_lost = append_log_lost,
     .append_log_replied = append_log_replied,
+    .replication_buffer = replication_buffer,
+    .replication_added = replication_added,
+    .replication_lost = replication_lost,
+    .replication_replied = replication_replied,
     .snapshots_rules_are_valid = snapshots_rules_are_valid,
     .client_describe = client_describe,
     .monitor_feed_script = monitor_feed_script,

@@ -14,7 +14,6 @@ const struct acl_absent acl_absent[] = {
     {"module|load", ACL_ADMIN | ACL_DANGEROUS | ACL_SLOW},
     {"module|loadex", ACL_ADMIN | ACL_DANGEROUS | ACL_SLOW},
     {"module|unload", ACL_ADMIN | ACL_DANGEROUS | ACL_SLOW},
-    {"psync", ACL_ADMIN | ACL_DANGEROUS | ACL_SLOW},
     {"restore-asking", ACL_DANGEROUS | ACL_KEYSPACE | ACL_SLOW | ACL_WRITE},
     {0},
 };

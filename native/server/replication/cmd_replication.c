@@ -1,0 +1,201 @@
+/* cmd_replication: what replicas say, and what clients ask of replication. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "server/core/client.h"
+#include "server/core/command_table.h"
+#include "server/redis/keys/keyspace.h"
+#include "server/redis/redis_rows.h"
+#include "server/replication/replicas.h"
+#include "server/replication/replication_part.h"
+
+/* ---- replicas -------------------------------------------------------------------------------------------------------- */
+
+/* A replica that came before psync is sent a file at once, and answers nothing. */
+static void sync_command(struct client *client) {
+    struct replica *replica = replica_of(client);
+    if (replica && replica->state != REPLICA_TALKS) return;
+    if (!replica || !replication_keep(client->server)) {
+        reply_error(client, "ERR out of memory");
+        return;
+    }
+    replica_synchronise(replica);
+}
+
+/* Whether the history is that of the id, up to the offset, which is that of the first byte wanted. */
+static bool is_of_history(const struct replication_part *part, const struct resp_argument *id, int64_t offset) {
+    if (id->length != REPLICATION_ID_LENGTH) return false;
+    if (memcmp(id->data, part->id, REPLICATION_ID_LENGTH) == 0) return true;
+    return memcmp(id->data, part->former_id, REPLICATION_ID_LENGTH) == 0 && offset <= part->former_until;
+}
+
+static bool continues(struct client *client, struct replica *replica, int64_t offset) {
+    struct replication_part *part = client->server->replication;
+    char line[64];
+    if (!is_of_history(part, &client->argv[1], offset) || offset < 1 ||
+        !replica_continue(replica, (uint64_t)offset - 1)) {
+        if (!argument_is(&client->argv[1], "?")) part->partial_refused++;
+        return false;
+    }
+    int length = snprintf(line, sizeof line, "+CONTINUE%s%s\r\n", replica->knows_ids ? " " : "",
+                          replica->knows_ids ? part->id : "");
+    client_send(client, line, (size_t)length);
+    return true;
+}
+
+/* PSYNC id offset: the first byte that is wanted; "? -1" for all. */
+static void psync_command(struct client *client) {
+    int64_t offset;
+    if (!integer_argument(client, 2, &offset)) return;
+    struct replica *replica = replica_of(client);
+    if (replica && replica->state != REPLICA_TALKS) return;
+    if (!replica || !replication_keep(client->server)) {
+        reply_error(client, "ERR out of memory");
+        return;
+    }
+    replica->acknowledges = true;
+    if (!continues(client, replica, offset)) replica_synchronise(replica);
+}
+
+static void acknowledge(struct client *client, const struct resp_argument *word) {
+    struct replica *replica = client->replica;
+    int64_t offset;
+    if (!replica || replica->state == REPLICA_TALKS || !argument_int64(word, &offset) || offset < 0) return;
+    replica->acknowledged_us = client->server->now_us;
+    if ((uint64_t)offset > replica->acknowledged) replica->acknowledged = (uint64_t)offset;
+    wait_queue_wake(client->server, &client->server->replication->acknowledged);
+}
+
+/* False: the error is replied. */
+static bool take_note(struct client *client, struct replica *replica, uint32_t i) {
+    const struct resp_argument *name = &client->argv[i], *value = &client->argv[i + 1];
+    int64_t number = 0;
+    if (argument_is(name, "ip-address")) {
+        if (value->length < sizeof replica->host) {
+            memcpy(replica->host, value->data, value->length);
+            replica->host[value->length] = '\0';
+            return true;
+        }
+        reply_error(client, "ERR REPLCONF ip-address provided by replica instance is too long: %zu bytes",
+                    value->length);
+    } else if (argument_is(name, "capa")) {
+        if (argument_is(value, "psync2")) replica->knows_ids = true;
+        return true;
+    } else if (argument_is(name, "listening-port")) {
+        if (!integer_argument(client, i + 1, &number)) return false;
+        replica->port = number;
+        return true;
+    } else if (argument_is(name, "rdb-only")) {
+        if (!integer_argument(client, i + 1, &number)) return false;
+        replica->wants_file_alone = number == 1;
+        return true;
+    } else {
+        reply_error(client, "ERR Unrecognized REPLCONF option: %.*s", name->length < 400 ? (int)name->length : 400,
+                    (const char *)name->data);
+    }
+    return false;
+}
+
+static void replconf_command(struct client *client) {
+    if (client->argc % 2 == 0) {
+        reply_syntax_error(client);
+        return;
+    }
+    for (uint32_t i = 1; i < client->argc; i += 2) {
+        if (argument_is(&client->argv[i], "ack")) {
+            acknowledge(client, &client->argv[i + 1]);
+            return; /* to which nothing is replied */
+        }
+        if (argument_is(&client->argv[i], "getack")) return;
+        struct replica *replica = replica_of(client);
+        if (!replica) reply_error(client, "ERR out of memory");
+        if (!replica || !take_note(client, replica, i)) return;
+    }
+    reply_status(client, "OK");
+}
+
+/* ---- clients --------------------------------------------------------------------------------------------------------- */
+
+static void role_command(struct client *client) {
+    const struct replication_part *part = client->server->replication;
+    reply_array(client, 3);
+    reply_bulk_string(client, "master");
+    reply_integer(client, (int64_t)change_stream_end(&part->stream));
+    size_t mark = reply_array_deferred(client), count = 0;
+    for (const struct replica *replica = part->replicas; replica; replica = replica->next) {
+        if (replica->state != REPLICA_ONLINE) continue;
+        char host[256];
+        replica_host(replica, host);
+        reply_array(client, 3);
+        reply_bulk_string(client, host);
+        reply_bulk_format(client, "%" PRId64, replica->port);
+        reply_bulk_format(client, "%" PRIu64, replica->acknowledged);
+        count++;
+    }
+    reply_set_array_length(client, mark, count);
+}
+
+static uint32_t count_for(const struct client *client) {
+    return replicas_count(client->server->replication, client->wrote_until);
+}
+
+static void reply_count(struct client *client) {
+    reply_integer(client, count_for(client));
+}
+
+static bool enough(struct client *client) {
+    int64_t wanted;
+    if (!argument_int64(&client->argv[1], &wanted) || count_for(client) < wanted) return false;
+    reply_count(client);
+    return true;
+}
+
+/* WAIT replicas milliseconds: until so many have what the client has written. */
+static void wait_command(struct client *client) {
+    struct server *server = client->server;
+    int64_t replicas, timeout_ms;
+    if (!integer_argument(client, 1, &replicas)) return;
+    if (!argument_int64(&client->argv[2], &timeout_ms)) {
+        reply_error(client, "ERR timeout is not an integer or out of range");
+    } else if (timeout_ms < 0) {
+        reply_error(client, "ERR timeout is negative");
+    } else if (count_for(client) >= replicas || client->deny_blocking) {
+        reply_count(client);
+    } else {
+        uint64_t wait_us = timeout_ms < INT64_MAX / 1000 ? (uint64_t)timeout_ms * 1000 : INT64_MAX;
+        server->replication->asks = true;
+        client_block(client, &server->replication->acknowledged,
+                     timeout_ms == 0 ? CLOCK_NEVER : server->now_us + wait_us, enough, reply_count);
+    }
+}
+
+/* REPLICAOF NO ONE is what it is already; to follow another server is refused. */
+static void replicaof_command(struct client *client) {
+    if (argument_is(&client->argv[1], "no") && argument_is(&client->argv[2], "one"))
+        reply_status(client, "OK");
+    else
+        reply_error(client, "ERR this server does not follow others: it has no replication");
+}
+
+#define FOLLOW (COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_STALE | COMMAND_NO_ASYNC_LOADING)
+#define SYNCHRONISE (COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_NO_ASYNC_LOADING | COMMAND_NO_MULTI)
+
+const struct command commands_replication[] = {
+    {"psync", psync_command, -3, SYNCHRONISE, &group_server,
+     "Makes the client a replica that may have been one before.", "2.8.0"},
+    {"replconf", replconf_command, -1,
+     COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_LOADING | COMMAND_STALE | COMMAND_ALLOW_BUSY, &group_server,
+     "Takes what a replica says of itself.", "3.0.0"},
+    {"replicaof", replicaof_command, 3, FOLLOW, &group_server, "Accepts NO ONE: the server follows no other.", "5.0.0"},
+    {"role", role_command, 1, COMMAND_NOSCRIPT | COMMAND_LOADING | COMMAND_STALE | COMMAND_FAST, &group_server,
+     "Returns the part in replication.", "2.8.12", .categories = ACL_ADMIN | ACL_FAST | ACL_DANGEROUS},
+    {"slaveof", replicaof_command, 3, FOLLOW, &group_server, "REPLICAOF by its former name.", "1.0.0"},
+    {"sync", sync_command, 1, SYNCHRONISE, &group_server, "Makes the client a replica, which is sent all keys.",
+     "1.0.0"},
+    {"wait", wait_command, 3, COMMAND_NOSCRIPT, &group_generic,
+     "Waits until replicas have what the client has written.", "3.0.0",
+     .tips = "request_policy:all_shards\nresponse_policy:agg_min", .categories = ACL_SLOW | ACL_CONNECTION},
+    {0},
+};

@@ -1,0 +1,273 @@
+/* replicas: a file of all keys as they were at an offset, then every change from that offset on.
+ *
+ * Why nothing is missing and nothing comes twice: the store is cut between two commands, outside of any transaction, and the
+ * replica's position is taken in that moment, at the end of the stream. What was changed before is in the file alone, what
+ * is changed later in the stream alone. */
+#include "server/replication/replicas.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/list.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "server/durability/durability_part.h"
+
+#define SENT_AT_ONCE (1u << 20)    /* bytes of changes that are put behind what a replica is being sent … */
+#define SENT_LOW_WATER (256u << 10) /* … once so little of that is left */
+#define NEWLINE_US 1000000u
+
+static struct replication_part *part_of(const struct replica *replica) {
+    return replica->client->server->replication;
+}
+
+static void say(const struct replica *replica, enum log_level level, const char *event, const char *what) {
+    const struct client *client = replica->client;
+    log_event(level, event,
+              LOG_FIELDS({"client", .number = (int64_t)client->id}, {"peer", .text = client->connection->peer}),
+              "replica %s %s", client->connection->peer, what);
+}
+
+/* ---- coming and going ------------------------------------------------------------------------------------------------ */
+
+struct replica *replica_of(struct client *client) {
+    if (client->replica) return client->replica;
+    struct replica *replica = client->replica = memory_calloc(1, sizeof *replica);
+    if (replica) replica->client = client;
+    return replica;
+}
+
+static void attach(struct replica *replica, enum replica_state state) {
+    struct replication_part *part = part_of(replica);
+    const struct server *server = replica->client->server;
+    replica->state = state;
+    replica->acknowledged_us = replica->newline_us = server->now_us;
+    replica->client->reply_mode = CLIENT_REPLY_OFF;
+    LIST_PUSH(part->replicas, replica, next, previous);
+    part->replica_count++;
+}
+
+static void stand_at(struct replica *replica, uint64_t offset, struct change_position position) {
+    change_position_leave(&replica->position);
+    replica->position = position;
+    replica->sent_until = offset;
+}
+
+static void begun(struct export_request *request) {
+    struct replica *replica = (struct replica *)((char *)request - offsetof(struct replica, request));
+    struct replication_part *part = part_of(replica);
+    struct server *server = replica->client->server;
+    struct change_position position;
+    char line[128];
+    uint64_t offset = change_stream_end(&part->stream);
+    if (!change_stream_settle(&part->stream, (size_t)server->config.replication.backlog_bytes) ||
+        !change_stream_find(&part->stream, offset, &position)) {
+        replica->client->output_failed = true; /* the next write closes it */
+        client_send(replica->client, "\n", 1);
+        return;
+    }
+    stand_at(replica, offset, position);
+    server->changes.told[CHANGES_FOR_REPLICAS].database = -1; /* this one knows of none */
+    if (!replica->acknowledges) return;
+    int length = snprintf(line, sizeof line, "+FULLRESYNC %s %" PRIu64 "\r\n", part->id, offset);
+    client_send(replica->client, line, (size_t)length);
+}
+
+static void made(struct export_request *request, struct exported *exported, const struct error *error) {
+    struct replica *replica = (struct replica *)((char *)request - offsetof(struct replica, request));
+    struct client *client = replica->client;
+    struct reply_source *source = exported ? export_source(exported) : NULL;
+    if (!source) {
+        say(replica, LOG_WARNING, "replica_failed", exported ? "cannot be sent keys: out of memory" : error->message);
+        if (!replica->acknowledges) {
+            client_send(client, "-ERR ", 5);
+            client_send(client, error->message, strlen(error->message));
+            client_send(client, "\r\n", 2);
+        }
+        client_close_after_reply(client);
+        return;
+    }
+    char line[32];
+    int length = snprintf(line, sizeof line, "$%zu\r\n", source->length_bytes);
+    client_send(client, line, (size_t)length);
+    client_send_source(client, source);
+    replica->state = REPLICA_LOADS;
+    if (replica->wants_file_alone) client->close_after_reply = true;
+}
+
+void replica_synchronise(struct replica *replica) {
+    const struct server *server = replica->client->server;
+    attach(replica, REPLICA_WAITS);
+    part_of(replica)->full++;
+    replica->request.begun = begun;
+    replica->request.made = made;
+    say(replica, LOG_NOTICE, "replica_full", "asks for all keys");
+    export_ask(server->durability->export, &replica->request);
+}
+
+bool replica_continue(struct replica *replica, uint64_t offset) {
+    struct replication_part *part = part_of(replica);
+    const struct server *server = replica->client->server;
+    struct change_position position;
+    if (!change_stream_settle(&part->stream, (size_t)server->config.replication.backlog_bytes) ||
+        !change_stream_find(&part->stream, offset, &position))
+        return false;
+    attach(replica, REPLICA_ONLINE);
+    stand_at(replica, offset, position);
+    replica->acknowledged = offset;
+    part->partial++;
+    say(replica, LOG_NOTICE, "replica_continues", "goes on where it was");
+    return true;
+}
+
+void replica_leave(struct client *client) {
+    struct replica *replica = client->replica;
+    if (!replica) return;
+    struct replication_part *part = part_of(replica);
+    if (replica->state != REPLICA_TALKS) {
+        export_forget(client->server->durability->export, &replica->request);
+        change_position_leave(&replica->position);
+        LIST_TAKE_OUT(part->replicas, replica, next, previous);
+        part->replica_count--;
+        part->alone_us = client->server->now_us;
+        say(replica, LOG_NOTICE, "replica_gone", "is gone");
+    }
+    client->replica = NULL;
+    memory_free(replica);
+}
+
+void replicas_close(struct replication_part *part) {
+    for (struct replica *replica = part->replicas, *next; replica; replica = next) {
+        next = replica->next;
+        client_close(replica->client);
+    }
+}
+
+/* ---- sending --------------------------------------------------------------------------------------------------------- */
+
+/* More waits for it than may: it is closed, and comes back for what it has missed. */
+static bool is_over_limit(struct replica *replica, uint64_t waiting) {
+    const struct server *server = replica->client->server;
+    const struct output_limit *limit = &server->config.output_limits[OUTPUT_REPLICA];
+    if (limit->hard_bytes > 0 && waiting > (uint64_t)limit->hard_bytes) return true;
+    if (limit->soft_bytes == 0 || waiting <= (uint64_t)limit->soft_bytes) {
+        replica->soft_limit_us = 0;
+        return false;
+    }
+    if (replica->soft_limit_us == 0) replica->soft_limit_us = server->now_us;
+    return server->now_us > replica->soft_limit_us + (uint64_t)limit->soft_s * 1000000u;
+}
+
+static void send_changes(struct replica *replica) {
+    struct client *client = replica->client;
+    const struct change_stream *stream = &part_of(replica)->stream;
+    if (!replica->position.block) return;
+    size_t unsent = client->output.unsent_bytes;
+    uint64_t waiting = stream->end - replica->sent_until;
+    bool is_online = replica->state == REPLICA_ONLINE;
+    if (is_over_limit(replica, waiting + (is_online ? unsent : 0))) {
+        say(replica, LOG_WARNING, "client_closed", "is closed: its output waits");
+        client->server->stats.output_limit_closes++;
+        client_close(client);
+        return;
+    }
+    if (replica->state == REPLICA_LOADS && unsent == 0 && !replica->wants_file_alone) {
+        replica->state = REPLICA_ONLINE;
+        replica->acknowledged_us = client->server->now_us;
+        say(replica, LOG_NOTICE, "replica_online", "has been sent all keys");
+    }
+    if (replica->state != REPLICA_ONLINE || waiting == 0 || unsent > SENT_LOW_WATER) return;
+    size_t bytes = waiting < SENT_AT_ONCE ? (size_t)waiting : SENT_AT_ONCE;
+    change_position_send(&replica->position, bytes, client);
+    replica->sent_until += bytes;
+}
+
+static void ask(struct server *server) {
+    static const char *const words[] = {"REPLCONF", "GETACK", "*"};
+    struct resp_argument argv[3];
+    for (int i = 0; i < 3; i++)
+        argv[i] = (struct resp_argument){.data = (uint8_t *)(uintptr_t)words[i], .length = strlen(words[i])};
+    propagate_to_replicas(server, 3, argv);
+}
+
+void replicas_send(struct server *server) {
+    struct replication_part *part = server->replication;
+    if (part->asks && server->changes.depth == 0) {
+        part->asks = false;
+        ask(server);
+    }
+    if (!change_stream_settle(&part->stream, (size_t)server->config.replication.backlog_bytes)) {
+        replication_lost(server);
+        return;
+    }
+    for (struct replica *replica = part->replicas, *next; replica; replica = next) {
+        next = replica->next;
+        send_changes(replica);
+    }
+}
+
+/* ---- time ------------------------------------------------------------------------------------------------------------ */
+
+static bool is_good(const struct replica *replica) {
+    const struct server *server = replica->client->server;
+    uint64_t most_us = (uint64_t)server->config.replication.min_replicas_max_lag_s * 1000000u;
+    return replica->state == REPLICA_ONLINE && server->now_us <= replica->acknowledged_us + most_us;
+}
+
+static void look_at(struct replica *replica) {
+    struct client *client = replica->client;
+    uint64_t now_us = client->server->now_us;
+    uint64_t timeout_us = (uint64_t)client->server->config.replication.timeout_s * 1000000u;
+    if (replica->state == REPLICA_WAITS && now_us >= replica->newline_us + NEWLINE_US) {
+        client_send(client, "\n", 1);
+        replica->newline_us = now_us;
+    }
+    uint64_t lived_us = replica->acknowledged_us > client->input_us ? replica->acknowledged_us : client->input_us;
+    if (replica->state != REPLICA_ONLINE || !replica->acknowledges || now_us <= lived_us + timeout_us) return;
+    say(replica, LOG_WARNING, "client_closed", "is closed: it has not acknowledged anything for repl-timeout seconds");
+    client_close(client);
+}
+
+static void ping(struct server *server) {
+    struct replication_part *part = server->replication;
+    if (part->replica_count == 0 || server->now_us < part->ping_us || server->changes.depth > 0) return;
+    const struct resp_argument word = {.data = (uint8_t *)(uintptr_t)"PING", .length = 4};
+    part->ping_us = server->now_us + (uint64_t)server->config.replication.ping_period_s * 1000000u;
+    propagate_to_replicas(server, 1, &word);
+}
+
+void replicas_each_second(struct server *server) {
+    struct replication_part *part = server->replication;
+    ping(server);
+    uint32_t good = 0;
+    for (struct replica *replica = part->replicas, *next; replica; replica = next) {
+        next = replica->next;
+        if (is_good(replica)) good++;
+        look_at(replica);
+    }
+    server->good_replicas = good;
+}
+
+/* ---- what is asked --------------------------------------------------------------------------------------------------- */
+
+uint32_t replicas_count(const struct replication_part *part, uint64_t offset) {
+    uint32_t count = 0;
+    for (const struct replica *replica = part->replicas; replica; replica = replica->next)
+        if (replica->state == REPLICA_ONLINE && replica->acknowledged >= offset) count++;
+    return count;
+}
+
+void replica_host(const struct replica *replica, char host[256]) {
+    const char *from = replica->client->connection->peer;
+    if (replica->host[0] != '\0') {
+        snprintf(host, 256, "%s", replica->host);
+        return;
+    }
+    const char *end = strrchr(from, ':');
+    if (*from == '[') {
+        from++;
+        end = strchr(from, ']');
+    }
+    snprintf(host, 256, "%.*s", end ? (int)(end - from) : (int)strlen(from), from);
+}

@@ -1,0 +1,53 @@
+/* replicas: the clients that follow this server: what each is sent, how far it is, and when it is given up. */
+#ifndef REPLAY_SERVER_REPLICAS_H
+#define REPLAY_SERVER_REPLICAS_H
+
+#include "server/core/client.h"
+#include "server/durability/export.h"
+#include "server/replication/replication_part.h"
+
+enum replica_state {
+    REPLICA_TALKS,  /* has said something of itself, and follows nobody yet */
+    REPLICA_WAITS,  /* for a file of all keys */
+    REPLICA_LOADS,  /* is sent that file */
+    REPLICA_ONLINE, /* is sent changes */
+};
+
+struct replica {
+    struct client *client;
+    struct replica *next, *previous; /* of the part's list, once attached */
+    enum replica_state state;
+    /* what it says of itself */
+    int64_t port;
+    char host[256]; /* "": where it comes from */
+    bool knows_ids; /* capa psync2 */
+    bool wants_file_alone;
+    bool acknowledges; /* it came by PSYNC */
+    struct export_request request;
+    struct change_position position; /* of what it is to be sent next */
+    uint64_t sent_until;             /* the offset of that */
+    uint64_t acknowledged, acknowledged_us;
+    uint64_t newline_us;    /* when it was shown last that this server lives, while it waits */
+    uint64_t soft_limit_us; /* since when too much waits for it; 0: it does not */
+};
+
+/* What the client is as a replica, made where there is nothing yet. NULL: memory is exhausted. */
+struct replica *replica_of(struct client *client);
+/* It is sent all keys and then the changes. */
+void replica_synchronise(struct replica *replica);
+/* It is sent changes from this offset on. False: they are no longer there. */
+bool replica_continue(struct replica *replica, uint64_t offset);
+/* Gives up what the client is as a replica. */
+void replica_leave(struct client *client);
+void replicas_close(struct replication_part *part);
+
+/* Before replies are written. */
+void replicas_send(struct server *server);
+/* Once a second: signs of life, timeouts, how many are good. */
+void replicas_each_second(struct server *server);
+/* How many have acknowledged the bytes up to this offset. */
+uint32_t replicas_count(const struct replication_part *part, uint64_t offset);
+/* The address under which others reach it. */
+void replica_host(const struct replica *replica, char host[256]);
+
+#endif

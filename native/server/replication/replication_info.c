@@ -1,0 +1,40 @@
+/* replication_info: the lines of INFO replication, which Sentinel reads. */
+#include <inttypes.h>
+
+#include "server/replication/replicas.h"
+#include "server/replication/replication_part.h"
+
+static const char *const state_names[] = {"", "wait_bgsave", "send_bulk", "online"};
+
+static void replicas_lines(const struct server *server, struct text *out) {
+    unsigned number = 0;
+    for (const struct replica *replica = server->replication->replicas; replica; replica = replica->next) {
+        char host[256];
+        replica_host(replica, host);
+        uint64_t lag_s = replica->state == REPLICA_ONLINE ? (server->now_us - replica->acknowledged_us) / 1000000u : 0;
+        text_append(out, "slave%u:ip=%s,port=%" PRId64 ",state=%s,offset=%" PRIu64 ",lag=%" PRIu64 "\r\n", number++,
+                    host, replica->port, state_names[replica->state], replica->acknowledged, lag_s);
+    }
+}
+
+void replication_info(const struct client *client, struct text *out) {
+    const struct server *server = client->server;
+    const struct replication_settings *settings = &server->config.replication;
+    const struct replication_part *part = server->replication;
+    const struct change_stream *stream = &part->stream;
+    bool is_kept = change_stream_is_kept(stream);
+    text_append(out, "# Replication\r\nrole:master\r\nconnected_slaves:%" PRIu32 "\r\n", part->replica_count);
+    if (settings->min_replicas_to_write > 0 && settings->min_replicas_max_lag_s > 0)
+        text_append(out, "min_slaves_good_slaves:%" PRIu32 "\r\n", server->good_replicas);
+    replicas_lines(server, out);
+    text_append(
+        out,
+        "master_failover_state:no-failover\r\nmaster_replid:%s\r\nmaster_replid2:%s\r\nmaster_repl_offset:%" PRIu64
+        "\r\nsecond_repl_offset:%" PRId64 "\r\n",
+        part->id, part->former_id, change_stream_end(stream), part->former_until);
+    text_append(out,
+                "repl_backlog_active:%d\r\nrepl_backlog_size:%" PRId64 "\r\nrepl_backlog_first_byte_offset:%" PRIu64
+                "\r\nrepl_backlog_histlen:%" PRIu64 "\r\n",
+                is_kept, settings->backlog_bytes, is_kept ? stream->begin + 1 : 0,
+                is_kept ? change_stream_end(stream) - stream->begin : 0);
+}

@@ -1,0 +1,48 @@
+/* replication_part: replicas of the keys, and this server as a replica: a part of the server. */
+#ifndef REPLAY_SERVER_REPLICATION_PART_H
+#define REPLAY_SERVER_REPLICATION_PART_H
+
+#include "server/core/server.h"
+#include "server/core/subsystem.h"
+#include "server/replication/change_stream.h"
+
+#define REPLICATION_ID_LENGTH 40u
+
+struct replica;
+
+/* A history of changes has an id, and each byte of it an offset. A replica that becomes a primary begins a history of its
+ * own; up to there it still knows that of its former primary, so that others which followed it go on with this one. */
+struct replication_part {
+    struct change_stream stream;
+    char id[REPLICATION_ID_LENGTH + 1];
+    char former_id[REPLICATION_ID_LENGTH + 1]; /* zeros: none */
+    int64_t former_until;                      /* the first offset that is no longer of the former; −1: none */
+    struct replica *replicas;                  /* those that are attached */
+    uint32_t replica_count;
+    bool asks;                      /* replicas are to be asked how far they are */
+    struct wait_queue acknowledged; /* clients that wait for replicas */
+    uint64_t second_us, ping_us;    /* when the next is due */
+    uint64_t alone_us;              /* since when there is no replica */
+    uint64_t full, partial, partial_refused; /* synchronisations, for INFO */
+};
+
+extern const struct subsystem replication_part;
+
+void replication_new_id(char id[REPLICATION_ID_LENGTH + 1]);
+/* A new history begins here, unless changes are kept already. False: memory is exhausted. */
+bool replication_keep(struct server *server);
+
+/* Bytes that are kept for replicas that come back. */
+uint64_t replication_kept_bytes(const struct server *server);
+
+/* See struct upcalls. */
+struct append_buffer *replication_buffer(const struct server *server);
+void replication_added(struct server *server);
+void replication_lost(struct server *server);
+void replication_replied(struct client *client);
+
+void replication_info(const struct client *client, struct text *out);
+
+extern const struct command commands_replication[];
+
+#endif
