@@ -52,7 +52,7 @@ DIFFERENCES: dict[str, str] = {
     "latency|doctor": "Its own words.",
     "latency|graph": "Its own drawing.",
     "monitor": "Lines are cut at 1 MiB.",
-    "replicaof": "`NO ONE` alone: there is no replication.",
+    "replicaof": "`NO ONE` alone: this server follows no other one.",
     "shutdown": "With `SAVE` the server still answers reads while it saves. `ABORT` cancels such a stop.",
     "bgsave": "No fork: the server writes the snapshot while it serves, in its own format "
     "([snapshot.md](snapshot.md)).",
@@ -66,11 +66,9 @@ DIFFERENCES: dict[str, str] = {
     "dump": "Values are written in encodings that every version reads, so the bytes differ from Redis's.",
     "restore": "Errors about a payload name the byte. Duplicate elements, and bytes after the end of the value, are "
     "errors.",
-    "replconf": "The options that a client sends before `SYNC` are accepted.",
     "cluster": "A supervisor sets the topology ([cluster.md](cluster.md)). Commands by which nodes find each other and "
     "share slots out are refused.",
     "cluster|shards": "`health` is always `online`.",
-    "sync": "Sends the keys as a file, as `redis-cli --rdb` wants it, and closes the connection: no changes follow.",
 }
 
 NOT_WANTED = {

@@ -161,7 +161,9 @@ def test_role_and_info_name_the_replicas(tmp_path: Path) -> None:
     with linked(("ours", "redis"), tmp_path) as (primary, replica, _):
         primary.client.set("k", 1)
         assert primary.client.wait(1, 60_000) == 1
-        eventually(lambda: primary.replication()["slave0"]["offset"] == primary.replication()["master_repl_offset"], "it")
+        eventually(
+            lambda: primary.replication()["slave0"]["offset"] == primary.replication()["master_repl_offset"], "it"
+        )
         told = primary.replication()
         offset = told["master_repl_offset"]
         assert told["slave0"] == {

@@ -16,6 +16,7 @@ from replay_server.selectors import LIMITERS, SELECTORS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCE = REPOSITORY / "native/server/core/config.c"
+ROWS = REPOSITORY / "native/server/core/config_replication.h"
 COMMENTED = REPOSITORY / "deploy/replay-server.toml"
 """The file with every setting explained, from which the explanations are taken."""
 
@@ -143,6 +144,9 @@ def settings() -> list[Setting]:
         r'NUMBER\("([^"]+)",\s*(\w+),\s*(\w+),\s*\w+,\s*([^,]+),\s*([^;]+?)\),?\n', table
     ):
         found.append(Setting(name, live == "true", KINDS[kind] + _range(kind, low, high)))
+    for name, kind, low, high in re.findall(r'ROW\("([^"]+)", (\w+), \w+, [^,]+, ([^,]+), ([^)]+)\)', ROWS.read_text()):
+        values = "`yes`, `no`" if kind == "FLAG" else KINDS[f"SETTING_{kind}"] + _range(kind, low, high)
+        found.append(Setting(name, True, values))
     for name, live in re.findall(r'TEXT\("([^"]+)",\s*(\w+)', table):
         found.append(Setting(name, live == "true", "text"))
     for name, live in re.findall(r'FLAG\("([^"]+)",\s*(\w+)', table):

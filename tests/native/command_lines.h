@@ -195,6 +195,8 @@ static const char *const server_lines[] = {
     "replicaof no one",
     "replicaof (127.0.0.1 1|x y)",
     "slaveof no one",
+    "psync ? -1",
+    "replconf (listening-port $small|capa psync2|ip-address x|rdb-only 1|ack $small|nonsense 1)",
     "role",
     "slowlog get [$index]",
     "slowlog help",

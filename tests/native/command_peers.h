@@ -22,6 +22,7 @@ struct peer {
     uint64_t sent, received; /* requests, replies */
     size_t looked_at; /* of the bytes that are here: whole replies */
     bool counts; /* there is a reply for each request */
+    bool follows; /* it is sent changes, which are no replies */
     bool is_narrow; /* it takes so many bytes, and no more until it is told to */
     uint8_t *kept; /* of what it sends, a part that is not sent yet */
     size_t kept_length;
@@ -191,6 +192,10 @@ static void look_at_replies(uint32_t number, bool quiet) {
     struct peer *peer = &peers[number];
     size_t length;
     const uint8_t *bytes = memory_peer_received(peer->connection, &length);
+    if (peer->follows) {
+        memory_peer_forget_received(peer->connection);
+        return;
+    }
     if (number == CONFINED || number == CONFINED_RESP3)
         CHECK(length == 0 || !memmem(bytes, length, SECRET, strlen(SECRET)));
     struct scan scan = {bytes + peer->looked_at, bytes + length};
@@ -328,6 +333,8 @@ static bool may_be_sent(uint32_t number, struct peer *peer) {
     if (request_word_is(&made, 0, "client") &&
         (request_word_is(&made, 1, "reply") || request_word_is(&made, 1, "tracking")))
         peer->counts = false;
+    if (request_word_is(&made, 0, "sync") || request_word_is(&made, 0, "psync")) peer->follows = true;
+    if (peer->follows || request_word_is(&made, 0, "replconf")) peer->counts = false;
     /* In a transaction its push stands within the reply of EXEC, as in Redis. */
     if (request_word_is(&made, 0, "debug") && request_word_is(&made, 2, "push")) peer->counts = false;
     if (tracing) trace_request(number);
