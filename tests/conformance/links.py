@@ -32,7 +32,7 @@ def eventually(holds: Callable[[], Any], what: str) -> Any:
 
 
 class Link:
-    """A port that leads to another one, until it is cut; whoever connects later gets through again, once it is mended."""
+    """A port that leads to another one, until it is cut. Once it is mended, who connects gets through again."""
 
     def __init__(self, port: int) -> None:
         self.target = port
