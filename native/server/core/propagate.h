@@ -19,15 +19,15 @@ enum changes_reader { CHANGES_FOR_FILE, CHANGES_FOR_REPLICAS, CHANGES_READERS };
 
 struct changes_told {
     bool in_transaction; /* MULTI was written */
-    int database;        /* that the reader has selected; −1: it must be told */
+    int database; /* that the reader has selected; −1: it must be told */
 };
 
 /* What is known of the commands that are taken down. */
 struct changes {
     struct append_buffer instead; /* of the command that runs: what is taken down in its place */
     uint32_t instead_count;
-    bool nothing;        /* of the command that runs is taken down */
-    unsigned depth;      /* of transactions and scripts that run */
+    bool nothing; /* of the command that runs is taken down */
+    unsigned depth; /* of transactions and scripts that run */
     struct changes_told told[CHANGES_READERS];
 };
 

@@ -17,9 +17,8 @@
 #include "server/replication/replication_part.h"
 
 /* A part stands behind those that it uses, and is freed before them: snapshots hold tables. */
-const struct subsystem *const server_parts[] = {&replay_part,     &redis_part,       &cluster_part,
-                                                &durability_part, &replication_part, &admin_part,
-                                                &metrics_part,    NULL};
+const struct subsystem *const server_parts[] = {&replay_part,      &redis_part, &cluster_part, &durability_part,
+                                                &replication_part, &admin_part, &metrics_part, NULL};
 
 const struct upcalls upcalls = {
     .acl_lets_strangers_in = acl_lets_strangers_in,
