@@ -70,6 +70,15 @@ static bool read_end_of_key(struct file *file, bool in_seconds) {
     return file->at_ms > 0 || rdb_problem(&file->reader, began, "a key that ends before 1970");
 }
 
+static bool read_library(struct file *file) {
+    size_t began = file->reader.at - 1;
+    struct rdb_string code;
+    if (!rdb_read_string(&file->reader, &code)) return false;
+    bool added = store_content_add_library(&file->content->store, code.data, code.length);
+    rdb_string_free(&code);
+    return added || rdb_problem(&file->reader, began, "no memory for a library");
+}
+
 /* ---- keys ------------------------------------------------------------------------------------------------------------ */
 
 static bool put(struct file *file, size_t began, const struct rdb_string *key, struct value *value) {
@@ -131,7 +140,7 @@ static bool read_next(struct file *file, bool *ended) {
     case RDB_EXPIRES_S: return read_end_of_key(file, true);
     case RDB_IDLE: return rdb_read_length(reader, &number);
     case RDB_FREQUENCY: return rdb_read_byte(reader, &mark);
-    case RDB_FUNCTION: file->content->libraries_left_out++; return rdb_skip_string(reader);
+    case RDB_FUNCTION: return read_library(file);
     case RDB_FUNCTION_EARLY:
         return rdb_problem(reader, reader->at - 1, "functions as a version before Redis 7.0 wrote them");
     case RDB_MODULE_DATA: return rdb_problem(reader, reader->at - 1, "data of a module, which is not here");

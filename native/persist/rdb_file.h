@@ -10,7 +10,6 @@
 struct rdb_content {
     struct store_content store; /* the caller's to free; no weights and no gradients */
     int64_t written_unix_ms; /* 0: the file does not say when */
-    uint64_t libraries_left_out; /* of functions */
 };
 
 /* Whether the file begins as such a file does. A file that cannot be read does not. */

@@ -68,6 +68,14 @@ static int write_key(void *context, unsigned database, const struct piece_key *k
     return writer->bytes.failed || writer->bytes.length >= WRITE_BYTES ? flush(file, error) : 0;
 }
 
+static int write_library(void *context, const struct blob *code, struct error *error) {
+    struct file_writer *file = context;
+    struct rdb_writer *writer = &file->writer;
+    rdb_write_byte(writer, RDB_FUNCTION);
+    rdb_write_string(writer, code->data, code->length);
+    return writer->bytes.failed || writer->bytes.length >= WRITE_BYTES ? flush(file, error) : 0;
+}
+
 static int write_end(struct file_writer *file, struct error *error) {
     rdb_write_byte(&file->writer, RDB_END);
     if (flush(file, error)) return -1;
@@ -78,7 +86,7 @@ static int write_end(struct file_writer *file, struct error *error) {
 int rdb_file_from_snapshot(int snapshot, int out, bool compresses, const atomic_bool *stop, uint64_t *bytes,
                            struct error *error) {
     struct file_writer file = {.writer = {.compresses = compresses}, .descriptor = out, .database = -1};
-    struct store_keys_sink sink = {.context = &file, .key = write_key};
+    struct store_keys_sink sink = {.context = &file, .key = write_key, .library = write_library};
     write_header(&file.writer);
     int failed = snapshot_read_keys(snapshot, "the cut", &sink, stop, error) || write_end(&file, error);
     *bytes = file.written;

@@ -1,5 +1,5 @@
-/* rdb_file_writer: writes the keys of a snapshot as a file for Redis. The format has no place for tables, weights and
- * gradients. */
+/* rdb_file_writer: writes the keys and the libraries of functions of a snapshot as a file for Redis. The format has no
+ * place for tables, weights and gradients. */
 #ifndef REPLAY_PERSIST_RDB_FILE_WRITER_H
 #define REPLAY_PERSIST_RDB_FILE_WRITER_H
 

@@ -19,9 +19,12 @@ static bool checksum(const uint8_t *data, size_t length, const struct rdb_rest *
 }
 
 bool rdb_write_payload(struct rdb_writer *writer, const struct value *value, const struct rdb_rest *rest) {
-    uint64_t sum;
     rdb_write_byte(writer, rdb_type_of(value));
-    if (!rdb_write_value(writer, value, rest)) return false;
+    return rdb_write_value(writer, value, rest) && rdb_write_footer(writer, rest);
+}
+
+bool rdb_write_footer(struct rdb_writer *writer, const struct rdb_rest *rest) {
+    uint64_t sum;
     rdb_write_little_endian(writer, RDB_VERSION, 2);
     if (writer->bytes.failed) return true;
     if (!checksum(writer->bytes.data, writer->bytes.length, rest, &sum)) return false;
@@ -29,9 +32,7 @@ bool rdb_write_payload(struct rdb_writer *writer, const struct value *value, con
     return true;
 }
 
-enum rdb_payload_result rdb_read_payload(const uint8_t *data, size_t length, const struct rdb_rest *rest,
-                                         struct value **value, struct value **rest_of, struct error *error) {
-    *value = *rest_of = NULL;
+enum rdb_payload_result rdb_check_footer(const uint8_t *data, size_t length, const struct rdb_rest *rest) {
     if (length < RDB_FOOTER_BYTES) return RDB_PAYLOAD_FOREIGN;
     struct rdb_reader footer = {.data = data, .length = length, .at = length - RDB_FOOTER_BYTES};
     uint64_t version, said, sum;
@@ -39,7 +40,14 @@ enum rdb_payload_result rdb_read_payload(const uint8_t *data, size_t length, con
     rdb_read_little_endian(&footer, 8, &said);
     if (version > RDB_VERSION_MOST) return RDB_PAYLOAD_FOREIGN;
     if (!checksum(data, length - 8, rest, &sum)) return RDB_PAYLOAD_GIVEN_UP;
-    if (said != sum) return RDB_PAYLOAD_FOREIGN;
+    return said == sum ? RDB_PAYLOAD_READ : RDB_PAYLOAD_FOREIGN;
+}
+
+enum rdb_payload_result rdb_read_payload(const uint8_t *data, size_t length, const struct rdb_rest *rest,
+                                         struct value **value, struct value **rest_of, struct error *error) {
+    *value = *rest_of = NULL;
+    enum rdb_payload_result footer = rdb_check_footer(data, length, rest);
+    if (footer != RDB_PAYLOAD_READ) return footer;
     struct rdb_reader reader = {.data = data, .length = length - RDB_FOOTER_BYTES};
     uint8_t type;
     bool read = rdb_read_byte(&reader, &type) && rdb_read_value(&reader, type, rest, rest_of);

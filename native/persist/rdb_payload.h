@@ -6,6 +6,8 @@
 
 /* False: given up. */
 bool rdb_write_payload(struct rdb_writer *writer, const struct value *value, const struct rdb_rest *rest);
+/* The same for what has been written so far. */
+bool rdb_write_footer(struct rdb_writer *writer, const struct rdb_rest *rest);
 
 enum rdb_payload_result {
     RDB_PAYLOAD_READ,
@@ -13,6 +15,8 @@ enum rdb_payload_result {
     RDB_PAYLOAD_DAMAGED, /* `error` says where */
     RDB_PAYLOAD_GIVEN_UP
 };
+/* RDB_PAYLOAD_READ: what precedes the footer is as it was written. */
+enum rdb_payload_result rdb_check_footer(const uint8_t *data, size_t length, const struct rdb_rest *rest);
 /* *value is NULL unless it is read; what had been made of it is in *rest_of, for the caller to free. */
 enum rdb_payload_result rdb_read_payload(const uint8_t *data, size_t length, const struct rdb_rest *rest,
                                          struct value **value, struct value **rest_of, struct error *error);

@@ -137,13 +137,6 @@ bool rdb_read_string(struct rdb_reader *reader, struct rdb_string *string) {
     }
 }
 
-bool rdb_skip_string(struct rdb_reader *reader) {
-    struct rdb_string string;
-    if (!rdb_read_string(reader, &string)) return false;
-    rdb_string_free(&string);
-    return true;
-}
-
 /* ---- scores ---------------------------------------------------------------------------------------------------------- */
 
 bool rdb_read_text_score(struct rdb_reader *reader, double *score) {

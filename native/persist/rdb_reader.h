@@ -32,7 +32,6 @@ bool rdb_read_byte(struct rdb_reader *reader, uint8_t *byte);
 bool rdb_read_little_endian(struct rdb_reader *reader, unsigned bytes, uint64_t *value);
 bool rdb_read_length(struct rdb_reader *reader, uint64_t *length);
 bool rdb_read_string(struct rdb_reader *reader, struct rdb_string *string);
-bool rdb_skip_string(struct rdb_reader *reader);
 bool rdb_read_text_score(struct rdb_reader *reader, double *score);
 bool rdb_read_score(struct rdb_reader *reader, double *score);
 

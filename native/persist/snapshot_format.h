@@ -56,6 +56,7 @@ struct snapshot_record_header {
 #define SNAPSHOT_RECORD_KEYS 16u /* of database `table`: pieces (persist/store_piece.h) */
 #define SNAPSHOT_RECORD_WEIGHTS 17u /* one piece of a string, whose end is its version */
 #define SNAPSHOT_RECORD_GRADIENTS 18u /* the same: gradients_registry.c says what their names and versions are */
+#define SNAPSHOT_RECORD_LIBRARIES 19u /* the same: a library of functions and its code; its end is 0 */
 #define SNAPSHOT_RECORD_END 9u /* two uint64: blocks before this one, records before this one; nothing follows */
 
 _Static_assert(sizeof(struct snapshot_file_header) == 64, "as documented");

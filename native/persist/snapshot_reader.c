@@ -103,8 +103,7 @@ static int restore_store(struct reader *reader, const struct snapshot_record_hea
     size_t length = (size_t)header->length;
     if (header->kind == SNAPSHOT_RECORD_KEYS)
         return store_restore_keys(reader->store, header->table, body, length, error);
-    return header->kind == SNAPSHOT_RECORD_WEIGHTS ? store_restore_weights(reader->store, body, length, error)
-                                                   : store_restore_gradients(reader->store, body, length, error);
+    return store_restore_beside(reader->store, header->kind, body, length, error);
 }
 
 static int restore_record(struct reader *reader, const struct snapshot_record_header *header, const uint8_t *body,
@@ -115,7 +114,7 @@ static int restore_record(struct reader *reader, const struct snapshot_record_he
     if (header->kind == SNAPSHOT_RECORD_TABLE) return restore_table(reader, header->table, body, length, error);
     if (header->kind == SNAPSHOT_RECORD_END) return restore_end(reader, body, length, error);
     if (header->kind == SNAPSHOT_RECORD_KEYS || header->kind == SNAPSHOT_RECORD_WEIGHTS ||
-        header->kind == SNAPSHOT_RECORD_GRADIENTS) {
+        header->kind == SNAPSHOT_RECORD_GRADIENTS || header->kind == SNAPSHOT_RECORD_LIBRARIES) {
         return restore_store(reader, header, body, error);
     }
     if (header->table >= reader->count)

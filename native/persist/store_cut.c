@@ -163,6 +163,11 @@ bool store_cut_add_gradients(struct store_cut *cut, const void *key, size_t leng
     return keep(cut, &as, key, blob);
 }
 
+bool store_cut_add_library(struct store_cut *cut, const void *name, size_t length, struct blob *code) {
+    struct kept as = {.kind = SNAPSHOT_RECORD_LIBRARIES, .ends = true, .key_length = length};
+    return keep(cut, &as, name, code);
+}
+
 /* ---- values -------------------------------------------------------------------------------------------------------- */
 
 static struct piece_key key_of(const struct dict_entry *entry, bool ends, int64_t at_ms) {

@@ -1,5 +1,5 @@
-/* store_cut: hands out a store, and the weights and gradients beside it, piece by piece as they were at one moment,
- * the cut, while they change.
+/* store_cut: hands out a store, and the weights, gradients and libraries beside it, piece by piece as they were at
+ * one moment, the cut, while they change.
  *
  * Why every key is handed out once, with the value that it had at the cut:
  *   - Keys are walked in the order of their hashes. A table that grows keeps this order, so it is always known
@@ -35,6 +35,8 @@ void store_cut_begin(struct store_cut *cut, struct store_cut_sink *sink);
 bool store_cut_add_weights(struct store_cut *cut, const void *key, size_t length, int64_t version, struct blob *blob);
 /* The same for gradients, which come back in the order in which they were added. */
 bool store_cut_add_gradients(struct store_cut *cut, const void *key, size_t length, int64_t version, struct blob *blob);
+/* The same for libraries of functions, which come before all keys. */
+bool store_cut_add_library(struct store_cut *cut, const void *name, size_t length, struct blob *code);
 /* Hands out a little. False: all is handed out, or cleared away, or there is no cut. */
 bool store_cut_step(struct store_cut *cut);
 bool store_cut_failed(const struct store_cut *cut);

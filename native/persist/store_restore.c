@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "persist/snapshot_format.h"
 
 #define MOST_OPEN 64u /* keys of which pieces came, but not the last; a writer has two or three */
 
@@ -24,10 +25,9 @@ struct store_restore {
     struct store_content content;
     struct open_key *open;
     uint32_t open_count;
-    struct blob *blob; /* weights or gradients of which pieces came */
+    struct blob *blob; /* weights, gradients or a library of which pieces came */
     uint64_t blob_done;
-    bool is_gradients;
-    struct store_weights **gradients_end;
+    uint32_t blob_kind; /* of record */
 };
 
 struct store_restore *store_restore_begin(const struct store_keys_sink *sink) {
@@ -37,7 +37,6 @@ struct store_restore *store_restore_begin(const struct store_keys_sink *sink) {
     if (restore) restore->content.store = store_new();
     if (restore && restore->content.store) {
         restore->content.store->keeps_expired = true;
-        restore->gradients_end = &restore->content.gradients;
         return restore;
     }
     memory_free(restore);
@@ -57,6 +56,7 @@ void store_content_free(struct store_content *content) {
     store_free(content->store);
     free_weights(content->weights);
     free_weights(content->gradients);
+    free_weights(content->libraries);
     *content = (struct store_content){0};
 }
 
@@ -165,34 +165,66 @@ int store_restore_keys(struct store_restore *restore, uint32_t database, const u
     return 0;
 }
 
-/* ---- weights and gradients ------------------------------------------------------------------------------------------ */
+/* ---- weights, gradients, libraries ------------------------------------------------------------------------------------ */
 
-static int put_weights(struct store_restore *restore, const struct piece_key *key, struct error *error) {
-    struct store_weights *weights = memory_alloc(sizeof *weights + key->length);
+static void append(struct store_weights **first, struct store_weights **last, struct store_weights *weights) {
+    *(*last ? &(*last)->next : first) = weights;
+    *last = weights;
+}
+
+static struct store_weights *new_weights(struct blob *blob, const void *key, size_t length, int64_t version) {
+    struct store_weights *weights = memory_alloc(sizeof *weights + length);
+    if (!weights) return NULL;
+    *weights = (struct store_weights){.blob = blob, .version = version, .key_length = length};
+    memcpy(weights->key, key, length);
+    return weights;
+}
+
+bool store_content_add_library(struct store_content *content, const void *code, size_t length) {
+    struct blob *blob = blob_new(length);
+    struct store_weights *library = blob ? new_weights(blob, "", 0, 0) : NULL;
+    if (!library) {
+        blob_release(blob);
+        return false;
+    }
+    memcpy(blob->data, code, length);
+    append(&content->libraries, &content->last_library, library);
+    return true;
+}
+
+/* What has come whole. */
+static int put_beside(struct store_restore *restore, const struct piece_key *key, struct error *error) {
+    if (restore->sink) {
+        int result = restore->sink->library(restore->sink->context, restore->blob, error);
+        blob_release(restore->blob);
+        restore->blob = NULL;
+        return result;
+    }
+    struct store_weights *weights = new_weights(restore->blob, key->key, key->length, key->at_ms);
     if (!weights) return error_set(error, ERROR_GENERIC, "no memory for the name of weights");
-    *weights = (struct store_weights){.blob = restore->blob, .version = key->at_ms, .key_length = key->length};
-    memcpy(weights->key, key->key, key->length);
     restore->blob = NULL;
-    if (restore->is_gradients) {
-        *restore->gradients_end = weights;
-        restore->gradients_end = &weights->next;
+    struct store_content *content = &restore->content;
+    if (restore->blob_kind == SNAPSHOT_RECORD_WEIGHTS) {
+        weights->next = content->weights;
+        content->weights = weights;
+    } else if (restore->blob_kind == SNAPSHOT_RECORD_GRADIENTS) {
+        append(&content->gradients, &content->last_gradient, weights);
     } else {
-        weights->next = restore->content.weights;
-        restore->content.weights = weights;
+        append(&content->libraries, &content->last_library, weights);
     }
     return 0;
 }
 
-static int add_weights_piece(struct store_restore *restore, bool is_gradients, const uint8_t *body, size_t length,
-                             struct error *error) {
+int store_restore_beside(struct store_restore *restore, uint32_t kind, const uint8_t *body, size_t length,
+                         struct error *error) {
     struct piece piece;
-    if (restore->sink) return 0;
+    if (restore->sink && kind != SNAPSHOT_RECORD_LIBRARIES) return 0;
     if (piece_read(&body, &length, &piece, error)) return -1;
     if (length > 0 || piece.head.type != VALUE_STRING || !piece.key.ends || piece.key.at_ms < 0)
         return error_set(error, ERROR_GENERIC, "weights are malformed");
-    if (!restore->blob == !(piece.head.flags & PIECE_FIRST) || (restore->blob && restore->is_gradients != is_gradients))
+    if (!restore->blob == !(piece.head.flags & PIECE_FIRST) || (restore->blob && restore->blob_kind != kind))
         return error_set(error, ERROR_GENERIC, "a part of weights is out of turn");
-    restore->is_gradients = is_gradients;
+    restore->blob_kind = kind;
     if (!restore->blob) {
         restore->blob = piece.total <= SIZE_MAX / 2 ? blob_new((size_t)piece.total) : NULL;
         restore->blob_done = 0;
@@ -206,15 +238,7 @@ static int add_weights_piece(struct store_restore *restore, bool is_gradients, c
     if (!(piece.head.flags & PIECE_LAST)) return 0;
     if (restore->blob_done != restore->blob->length)
         return error_set(error, ERROR_GENERIC, "weights are shorter than they were said to be");
-    return put_weights(restore, &piece.key, error);
-}
-
-int store_restore_weights(struct store_restore *restore, const uint8_t *body, size_t length, struct error *error) {
-    return add_weights_piece(restore, false, body, length, error);
-}
-
-int store_restore_gradients(struct store_restore *restore, const uint8_t *body, size_t length, struct error *error) {
-    return add_weights_piece(restore, true, body, length, error);
+    return put_beside(restore, &piece.key, error);
 }
 
 int store_restore_finish(struct store_restore *restore, struct store_content *content, struct error *error) {

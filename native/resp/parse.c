@@ -387,9 +387,7 @@ static char unescape(const char **at, const char *end) {
     }
 }
 
-/* Decodes one word of an inline command in place (what comes out is never longer), as sdssplitargs of Redis does.
- * Returns false when quotes are unbalanced. */
-static bool decode_word(const char **at, const char *end, char **out) {
+bool resp_decode_word(const char **at, const char *end, char **out) {
     const char *p = *at;
     char *o = *out;
     char quote = 0;
@@ -424,7 +422,7 @@ static void split_inline(struct resp_parser *parser) {
         while (p < end && isspace((unsigned char)*p)) p++;
         if (p == end) break;
         char *word = out;
-        if (!decode_word(&p, end, &out)) {
+        if (!resp_decode_word(&p, end, &out)) {
             fail(parser, "unbalanced quotes in request");
             return;
         }

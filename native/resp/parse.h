@@ -117,6 +117,10 @@ void resp_parser_landed(struct resp_parser *parser, size_t length);
 void resp_parser_next(struct resp_parser *parser);
 /* True when a request has begun but not ended. */
 bool resp_parser_midway(const struct resp_parser *parser);
+/* Decodes the word that begins at *at, as Redis's inline commands have them, quotes and escapes included. It is put to
+ * *out, which may be where it stood: what comes out is never longer. Both are moved behind it. False: quotes are
+ * unbalanced. */
+bool resp_decode_word(const char **at, const char *end, char **out);
 /* For CLIENT LIST: all that is held for requests; of that, what the arguments of the one at hand take. */
 size_t resp_parser_held_bytes(const struct resp_parser *parser);
 size_t resp_parser_used_bytes(const struct resp_parser *parser);

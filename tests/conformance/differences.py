@@ -47,7 +47,9 @@ DIFFERENCES: dict[str, str] = {
     "bytes than Redis. `SLEEP` keeps only its own client waiting, outside transactions and scripts. "
     "`QUICKLIST-PACKED-THRESHOLD`, `REPLYBUFFER`, `PAUSE-CRON` and `CHANGE-REPL-ID` check their arguments and change "
     "nothing. Subcommands about memory and processes are not there.",
-    "function|flush": "Accepted, but there are no functions: `FUNCTION LIST` and `STATS` are empty.",
+    "function|load": "A library must be loaded within 0.5 s, also by `FUNCTION RESTORE`. `getmetatable(_G)` is "
+    "`false`.",
+    "function|list": "In the order in which libraries came.",
     "module|list": "Empty: no module can be loaded.",
     "latency|doctor": "Its own words.",
     "latency|graph": "Its own drawing.",

@@ -10,9 +10,7 @@ from against_redis import Pair, comparable
 # What this server has and Redis 7.0 has not, and what it says of its own prose.
 OWN_SUBCOMMANDS = {b"client|setinfo", b"client|no-touch"}
 # Of these there is what tells that there are none; of what there is, all must be as in Redis.
-LEFT_OUT = {b"function|" + word for word in (b"delete", b"dump", b"kill", b"load", b"restore")} | {
-    b"module|" + word for word in (b"load", b"loadex", b"unload")
-}
+LEFT_OUT = {b"module|" + word for word in (b"load", b"loadex", b"unload")}
 PENDING: set[bytes] = set()
 
 

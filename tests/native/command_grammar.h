@@ -466,6 +466,8 @@ static void make_columns(struct maker *maker);
 static void make_sample_size(struct maker *maker);
 static void make_incarnation(struct maker *maker);
 static void make_script(struct maker *maker);
+static void make_library(struct maker *maker);
+static void make_libraries(struct maker *maker);
 static void make_command_words(struct maker *maker);
 
 static const struct value_kind {
@@ -531,6 +533,8 @@ static const struct value_kind {
     {"samples", make_sample_size},
     {"incarnation", make_incarnation},
     {"script", make_script},
+    {"library", make_library},
+    {"libraries", make_libraries},
     {"command", make_command_words},
 };
 

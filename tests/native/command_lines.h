@@ -84,6 +84,16 @@ static const char *const script_lines[] = {
     "script kill",
     "script debug (yes|no|sync)",
     "script help",
+    "function load [REPLACE] $library",
+    "function load [REPLACE] $library",
+    "function delete (l0|l1|l2)",
+    "function dump",
+    "function restore $libraries [APPEND|REPLACE|FLUSH]",
+    "function flush [SYNC|ASYNC]",
+    "function list [LIBRARYNAME (l*|l1)] [WITHCODE]",
+    "function (kill|stats|help)",
+    "fcall (f0|F1|f2) #{$any} [$value]",
+    "fcall_ro (f0|F1|f2) #{$any} [$value]",
     "multi",
     "exec",
     "multi",
@@ -169,7 +179,6 @@ static const char *const server_lines[] = {
     "debug stringmatch-len (0|10|100) $pattern",
     "debug (reload|loadaof|digest|digest-value $any|quicklist-packed-threshold 100|replybuffer peak-reset-time 10)",
     "debug (set-disable-deny-scripts (0|1)|log $value)",
-    "function (list|stats|flush|help)",
     "module (list|help)",
     "cluster (info|nodes|slots|myid|keyslot $any)",
     "readonly",
@@ -457,6 +466,7 @@ static const struct exempt {
     {"readwrite", "needs a cluster", true},
     {"client|caching", "needs tracking with OPTIN or OPTOUT just before", true},
     {"script|kill", "needs a script that runs for long", true},
+    {"function|kill", "needs a function that runs for long", true},
 };
 
 #endif

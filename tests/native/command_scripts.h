@@ -4,6 +4,7 @@
 
 #include <stdarg.h>
 
+#include "base/crc64.h"
 #include "base/sha1.h"
 #include "command_grammar.h"
 
@@ -111,6 +112,57 @@ static void make_script(struct maker *maker) {
     maker->depth--;
     put_bytes(maker, script_text, script_length);
     see_script();
+}
+
+/* #!lua name=l0, and some functions. */
+static inline void write_library(struct maker *maker) {
+    script_length = 0;
+    write_script("#!lua name=%s\n", one_in(maker, 12) ? "l0 x=1" : CHOOSE(maker, "l0", "l1", "l2"));
+    for (uint32_t count = 1 + below(maker, 3); count > 0; count--) {
+        write_script("redis.register_function{function_name='f%u',flags={%s},callback=function(KEYS,ARGV) ",
+                     below(maker, 4), CHOOSE(maker, "", "'no-writes'", "'allow-oom'", "", "'x'"));
+        if (one_in(maker, 3)) {
+            write_script("return ");
+            write_call(maker);
+        } else {
+            write_script("return %s", choose_expression(maker));
+        }
+        write_script(" end} ");
+    }
+    if (one_in(maker, 12)) write_script("%s", CHOOSE(maker, "redis.x()", "x=1", "for i=1,100000 do end", "+"));
+}
+
+static void make_library(struct maker *maker) {
+    if (maker->depth > 0) {
+        put(maker, "#!lua name=l0\n");
+        return;
+    }
+    maker->depth++;
+    write_library(maker);
+    maker->depth--;
+    put_bytes(maker, script_text, script_length);
+}
+
+/* A library as FUNCTION DUMP has it, at times damaged. */
+static void make_libraries(struct maker *maker) {
+    static uint8_t bytes[SCRIPT_TEXT + 16];
+    if (maker->depth > 0) {
+        put(maker, "x");
+        return;
+    }
+    maker->depth++;
+    write_library(maker);
+    maker->depth--;
+    size_t text = script_length < 16383 ? script_length : 16383, length = 3 + text;
+    bytes[0] = one_in(maker, 20) ? 0xf6 : 0xf5;
+    bytes[1] = (uint8_t)(0x40 | text >> 8);
+    bytes[2] = (uint8_t)text;
+    memcpy(bytes + 3, script_text, text);
+    bytes[length] = 10;
+    bytes[length + 1] = 0;
+    uint64_t sum = crc64(0, bytes, length + 2) + one_in(maker, 16);
+    for (int i = 0; i < 8; i++) bytes[length + 2 + (size_t)i] = (uint8_t)(sum >> (8 * i));
+    put_bytes(maker, bytes, length + 10);
 }
 
 /* The words of another command, for those that take commands: COMMAND GETKEYS, ACL DRYRUN. */

@@ -37,9 +37,10 @@ struct stage {
 /* A body is filled after the call: it is read when the next one is asked for. */
 static void settle(struct stage *stage) {
     if (!stage->body) return;
-    int result = stage->kind == SNAPSHOT_RECORD_KEYS
-                     ? store_restore_keys(stage->restore, stage->database, stage->body, stage->length, &error)
-                     : store_restore_weights(stage->restore, stage->body, stage->length, &error);
+    int result =
+        stage->kind == SNAPSHOT_RECORD_KEYS
+            ? store_restore_keys(stage->restore, stage->database, stage->body, stage->length, &error)
+            : store_restore_beside(stage->restore, SNAPSHOT_RECORD_WEIGHTS, stage->body, stage->length, &error);
     if (result) fprintf(stderr, "%s\n", error.message);
     CHECK(result == 0);
     free(stage->body);

@@ -12,6 +12,7 @@
 #include "server/core/server.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/redis_rows.h"
+#include "server/redis/script/functions.h"
 #include "store/store.h"
 
 /* MEMORY USAGE's SAMPLES is checked, then ignored: sizes of large values are always extrapolated from a few parts. */
@@ -97,7 +98,7 @@ static void memory_stats(struct client *client) {
     reply_count(client, "cluster.links", 0);
     reply_count(client, "aof.buffer", 0);
     reply_count(client, "lua.caches", 0);
-    reply_count(client, "functions.caches", 0);
+    reply_count(client, "functions.caches", functions_library_bytes(server));
     reply_databases(client);
     reply_count(client, "overhead.total", overhead);
     reply_count(client, "keys.count", keys);

@@ -15,7 +15,6 @@
 #include "store/store.h"
 
 #define MULTI_REFUSAL "ERR Command not allowed inside a transaction"
-#define BUSY_REFUSAL "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
 #define LOST_REFUSAL "NOPERM the request was not kept, since this user had no permission when it began: send it again"
 #define REPLICAS_REFUSAL "NOREPLICAS Not enough good replicas to write."
 #define OOM_REFUSAL "OOM command not allowed when used memory > 'maxmemory'."
@@ -158,7 +157,7 @@ bool command_admit(struct client *client, struct command_entry *entry) {
         command->group->data != DATA_TABLES)
         return refuse(client, "%s", unwritten);
     if (exclusive_is_busy(server) && !(command_request_flags(client, command) & COMMAND_ALLOW_BUSY))
-        return refuse(client, BUSY_REFUSAL);
+        return refuse(client, EXCLUSIVE_BUSY_REFUSAL, server->exclusive.ended_by);
     if (client->resp == 2 && !(command->flags & COMMAND_SUBSCRIBER) && upcalls.pubsub_is_subscriber(client)) {
         return refuse(
             client,

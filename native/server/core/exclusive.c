@@ -75,6 +75,7 @@ static void run(struct client *client, void (*body)(struct client *client), bool
     }
     exclusive->client = client;
     exclusive->plain = plain;
+    exclusive->ended_by = "SCRIPT KILL";
     exclusive->body = body;
     exclusive->began_us = clock_monotonic_us();
     server->store->frozen_ms = clock_unix_ms(); /* no key's time is over in its midst */

@@ -12,6 +12,9 @@
 
 struct fiber;
 
+/* With `ended_by`. */
+#define EXCLUSIVE_BUSY_REFUSAL "BUSY Redis is busy running a script. You can only call %s or SHUTDOWN NOSAVE."
+
 struct exclusive {
     struct fiber *fiber;       /* NULL: none was needed yet */
     struct wait_queue waiting; /* of that client, while it is put down */
@@ -23,6 +26,7 @@ struct exclusive {
     bool orphaned;             /* its client has gone, but for the struct */
     bool abandoned;            /* the server stops: it is never taken up again */
     bool plain;                /* by exclusive_run_command */
+    const char *ended_by;      /* what ends a script: SCRIPT KILL, FUNCTION KILL */
     uint64_t began_us, until_us;
     void *owned;               /* what the body would have freed; used where it is abandoned */
     void (*release)(void *owned);

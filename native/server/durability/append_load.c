@@ -17,6 +17,7 @@
 #include "server/core/command_table.h"
 #include "server/core/server.h"
 #include "server/durability/restore.h"
+#include "server/redis/script/functions.h"
 #include "server/replay/gradients_registry.h"
 #include "server/replay/replay_part.h"
 #include "server/replay/weights_registry.h"
@@ -63,7 +64,8 @@ bool append_load_exists(const char *name, const char *stem) {
 bool append_load_holds_something(const struct server *server) {
     for (unsigned d = 0; d < STORE_DATABASES; d++)
         if (dict_count(&server->store->databases[d].keys) > 0) return true;
-    return server->replay->weights->count > 0 || gradients_registry_holds_something(server->replay->gradients);
+    return functions_library_count(server) > 0 || server->replay->weights->count > 0 ||
+           gradients_registry_holds_something(server->replay->gradients);
 }
 
 /* ---- one command --------------------------------------------------------------------------------------------------- */
@@ -90,7 +92,8 @@ static void say_refused(struct load *load, const char *name, uint64_t at) {
 
 /* Whoever can write to the file can change keys; more than that it shall not tell a server to do. */
 static bool is_taken_down(const struct command *command) {
-    if (command->group->data == DATA_TABLES || command->group->data == DATA_SCRIPTS) return false;
+    if (command->group->data == DATA_TABLES) return false;
+    if (command->group->data == DATA_SCRIPTS) return command->flags & COMMAND_WRITE; /* libraries, and no script */
     return command->flags & (COMMAND_WRITE | COMMAND_MAY_REPLICATE | COMMAND_IN_LOG);
 }
 
@@ -195,7 +198,7 @@ static int load_base(struct load *load, int folder, const struct append_manifest
         result = error_set(load->error, ERROR_GENERIC, "%s holds no keys", name);
     else if (load->what == APPEND_LOAD_ALL)
         result = restore_adopt_store(load->server, &content.store, load->error);
-    else
+    else if (!(result = restore_adopt_libraries(load->server, &content.store, load->error)))
         store_adopt(load->server->store, content.store.store);
     snapshot_content_free(&content);
     return result;

@@ -24,7 +24,7 @@ struct append_loaded {
 /* Opens the folder, which is made if it is not there; returns its descriptor, or -1. */
 int append_load_folder(const char *name, struct error *error);
 bool append_load_exists(const char *name, const char *stem); /* there are files to load, whole or not */
-bool append_load_holds_something(const struct server *server); /* keys, weights or gradients */
+bool append_load_holds_something(const struct server *server); /* keys, libraries, weights or gradients */
 enum append_load_what { APPEND_LOAD_ALL, APPEND_LOAD_KEYS }; /* weights and gradients too; or not */
 /* 1: loaded; 0: there is nothing; -1: refused, and the store holds part of it. A tail that was cut off is removed, where
  * the configuration has it so. */

@@ -17,6 +17,7 @@
 #include "server/durability/append_rewrite.h"
 #include "server/durability/durability_part.h"
 #include "server/redis/redis_part.h"
+#include "server/redis/script/functions.h"
 #include "store/store.h"
 
 #define GATHER_US 5000u             /* unless replies wait for it, so much is gathered into one write */
@@ -324,6 +325,7 @@ int append_log_load_again(struct append_log *log, struct error *error) {
     if (folder < 0) return -1;
     server->redis->notify.flags = 0;
     for (unsigned d = 0; d < STORE_DATABASES; d++) store_flush(server->store, d);
+    functions_clear(server);
     int found = append_load(server, folder, config->appendfilename, APPEND_LOAD_KEYS, &manifest, &loaded, &said, error);
     server->redis->notify.flags = events;
     text_free(&said);

@@ -17,6 +17,7 @@
 #include "server/durability/append_load.h"
 #include "server/durability/durability_part.h"
 #include "server/redis/acl/acl.h"
+#include "server/redis/script/functions.h"
 #include "server/replay/gradients_registry.h"
 #include "server/replay/replay_part.h"
 #include "server/replay/replay_registry.h"
@@ -44,24 +45,20 @@ static uint64_t leave_out_store(struct store_content *content) {
     return keys;
 }
 
-/* A snapshot, or a file of Redis, which holds keys alone. `said`: NULL where nobody is told. */
-static int read_file(const char *path, struct snapshot_content *content, const atomic_bool *stop, struct text *said,
-                     struct error *error) {
+/* A snapshot, or a file of Redis, which holds keys and libraries of functions alone. */
+static int read_file(const char *path, struct snapshot_content *content, const atomic_bool *stop, struct error *error) {
     if (!rdb_file_is(path)) return snapshot_read_file(path, content, stop, error);
     struct rdb_content rdb;
     *content = (struct snapshot_content){0};
     if (rdb_file_read(path, &rdb, stop, error)) return -1;
     content->store = rdb.store;
     content->cut_unix_ms = rdb.written_unix_ms;
-    if (rdb.libraries_left_out > 0 && said)
-        text_append(said, "%" PRIu64 " libraries of functions were left out: there are none here\n",
-                    rdb.libraries_left_out);
     return 0;
 }
 
 static void run(struct worker_job *base) {
     struct restore_job *job = (struct restore_job *)(void *)base;
-    job->failed = read_file(job->path, &job->content, &job->stop, NULL, &job->error);
+    job->failed = read_file(job->path, &job->content, &job->stop, &job->error);
     job->left_out = leave_out_store(&job->content.store); /* here, since it may take long */
 }
 
@@ -96,6 +93,15 @@ static void say_tables(const struct snapshot_content *content, const char *path,
                     weights->version);
 }
 
+int restore_adopt_libraries(struct server *server, const struct store_content *content, struct error *error) {
+    for (const struct store_weights *library = content->libraries; library; library = library->next) {
+        struct error why;
+        if (functions_adopt(server, library->blob, &why))
+            return error_set(error, ERROR_GENERIC, "a library of functions that was saved: %s", why.message);
+    }
+    return 0;
+}
+
 int restore_adopt_store(struct server *server, struct store_content *content, struct error *error) {
     for (const struct store_weights *weights = content->weights; weights; weights = weights->next)
         if (!weights_registry_adopt(server->replay->weights, weights->key, weights->key_length, weights->version,
@@ -105,6 +111,7 @@ int restore_adopt_store(struct server *server, struct store_content *content, st
         if (gradients_registry_adopt(server->replay->gradients, saved->key, saved->key_length, saved->version,
                                      saved->blob, error))
             return -1;
+    if (restore_adopt_libraries(server, content, error)) return -1;
     store_adopt(server->store, content->store);
     server->durability->snapshots->loaded_keys = content->keys;
     return 0;
@@ -216,7 +223,7 @@ int snapshots_restore_at_start(struct snapshots *snapshots, const char *file, st
         snprintf(path, sizeof path, "%s", newest);
     }
     struct snapshot_content content;
-    if (read_file(path, &content, NULL, said, error)) return -1;
+    if (read_file(path, &content, NULL, error)) return -1;
     const struct server_config *config = &snapshots->server->config;
     uint64_t left_out = 0;
     if (config->appendonly && append_load_exists(config->appenddirname, config->appendfilename))
@@ -238,6 +245,10 @@ int restore_again(struct snapshots *snapshots, const char *path, struct error *e
     struct store *store = snapshots->server->store;
     int failed = install(snapshots, &content, path, &said, error);
     text_free(&said);
+    if (!failed) {
+        functions_clear(snapshots->server);
+        failed = restore_adopt_libraries(snapshots->server, &content.store, error);
+    }
     if (!failed) {
         for (unsigned d = 0; d < STORE_DATABASES; d++) store_flush(store, d);
         if (content.store.store) store_adopt(store, content.store.store);

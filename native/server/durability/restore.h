@@ -11,13 +11,15 @@ int restore_begin(struct snapshots *snapshots, const struct client *client, cons
 uint64_t restore_step(struct snapshots *snapshots);
 void restore_give_up(struct snapshots *snapshots);
 
-/* The keys and tables of a file in the place of those there are; weights and gradients stay. At once, however long it
+/* The keys, libraries of functions and tables of a file in the place of those there are; weights and gradients stay. At once, however long it
  * takes: for DEBUG RELOAD. */
 int restore_again(struct snapshots *snapshots, const char *path, struct error *error);
 
 struct server;
-/* Puts keys and weights of a snapshot into the server's store, which is empty. */
+/* Puts keys, weights, gradients and libraries of a snapshot into the server's store, which is empty. */
 struct store_content;
 int restore_adopt_store(struct server *server, struct store_content *content, struct error *error);
+/* The libraries alone; those of the same names that are there go. */
+int restore_adopt_libraries(struct server *server, const struct store_content *content, struct error *error);
 
 #endif

@@ -19,6 +19,7 @@
 #include "server/durability/durability_part.h"
 #include "server/durability/restore.h"
 #include "server/durability/unsaved.h"
+#include "server/redis/script/functions.h"
 #include "server/replay/gradients_registry.h"
 #include "server/replay/replay_part.h"
 #include "server/replay/replay_registry.h"
@@ -94,12 +95,22 @@ static int add_gradients(struct snapshots *snapshots, struct error *error) {
     return error_set(error, ERROR_GENERIC, "out of memory for a snapshot");
 }
 
+static bool add_library(void *context, const void *name, size_t length, struct blob *code) {
+    return store_cut_add_library(context, name, length, code);
+}
+
+static int add_libraries(struct snapshots *snapshots, struct error *error) {
+    if (functions_save(snapshots->server, add_library, snapshots->cut)) return 0;
+    return error_set(error, ERROR_GENERIC, "out of memory for a snapshot");
+}
+
 static int begin_cut(struct snapshots *snapshots, const struct snapshot_options *options, struct table **tables,
                      struct error *error) {
     snapshots->running = snapshot_begin(options, tables, snapshots->entry_count, error);
     if (!snapshots->running) return -1;
     snapshots->cut_changes = snapshots->server->store->changes;
-    return add_weights(snapshots, error) || add_gradients(snapshots, error) ? -1 : 0;
+    if (add_weights(snapshots, error) || add_gradients(snapshots, error)) return -1;
+    return add_libraries(snapshots, error);
 }
 
 static int begin(struct snapshots *snapshots, struct error *error) {

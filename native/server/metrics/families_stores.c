@@ -8,6 +8,7 @@
 #include "server/durability/snapshots.h"
 #include "server/metrics/families.h"
 #include "server/redis/pubsub/pubsub.h"
+#include "server/redis/script/functions.h"
 #include "server/redis/script/scripts.h"
 #include "server/replay/gradients_registry.h"
 #include "server/replay/weights_registry.h"
@@ -46,7 +47,7 @@ READ(key_hits, server->store->keyspace_hits)
 READ(key_misses, server->store->keyspace_misses)
 READ(expired_keys, server->store->expired_keys)
 READ(evicted_keys, server->store->evicted_keys)
-READ(script_bytes, scripts_memory_bytes(server))
+READ(script_bytes, scripts_memory_bytes(server) + functions_memory_bytes(server))
 READ(channels, pubsub_topics(server, PUBSUB_CHANNEL) + pubsub_topics(server, PUBSUB_SHARD))
 READ(patterns, pubsub_topics(server, PUBSUB_PATTERN))
 READ(snapshots_saved, server->durability->snapshots->saved)
@@ -94,7 +95,7 @@ const struct family families_stores[] = {
     {"replay_server_expired_keys_total", METRIC_COUNTER, EACH_SERVER, "Keys whose time was over.", expired_keys},
     {"replay_server_evicted_keys_total", METRIC_COUNTER, EACH_SERVER, "Keys evicted to make room (maxmemory-policy).",
      evicted_keys},
-    {"replay_server_script_bytes", METRIC_GAUGE, EACH_SERVER, "Memory of Lua scripts.", script_bytes},
+    {"replay_server_script_bytes", METRIC_GAUGE, EACH_SERVER, "Memory of Lua scripts and functions.", script_bytes},
     {"replay_server_pubsub_channels", METRIC_GAUGE, EACH_SERVER, "Channels that somebody has subscribed to.", channels},
     {"replay_server_pubsub_patterns", METRIC_GAUGE, EACH_SERVER, "Patterns that somebody has subscribed to.", patterns},
     {"replay_server_snapshots_saved_total", METRIC_COUNTER, EACH_SERVER, "Snapshots written.", snapshots_saved},

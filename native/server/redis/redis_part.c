@@ -8,6 +8,7 @@
 #include "server/redis/keys/key_wait.h"
 #include "server/redis/pubsub/pubsub.h"
 #include "server/redis/redis_rows.h"
+#include "server/redis/script/functions.h"
 #include "server/redis/script/scripts.h"
 #include "server/redis/tracking/tracking.h"
 #include "server/redis/transaction/transaction.h"
@@ -26,6 +27,7 @@ static void free_part(struct server *server) {
     struct redis_part *part = server->redis;
     if (!part) return;
     scripts_free(server);
+    functions_free(server);
     watch_free(server);
     key_waits_free(server);
     tracking_free(part->tracking);
@@ -47,23 +49,25 @@ static void client_left(struct client *client) {
     tracking_client_left(client);
 }
 
-/* Functions are not there, and take nothing. */
+static void append_bytes(struct text *out, const char *name, size_t bytes) {
+    char human[32];
+    text_human_bytes(human, sizeof human, (double)bytes);
+    text_append(out, "%s:%zu\r\n%s_human:%s\r\n", name, bytes, name, human);
+}
+
 static void scripts_info(const struct client *client, struct text *out) {
     const struct server *server = client->server;
-    size_t engine = scripts_memory_bytes(server), cache = scripts_cache_bytes(server);
-    char engine_text[32], cache_text[32];
-    text_human_bytes(engine_text, sizeof engine_text, (double)engine);
-    text_human_bytes(cache_text, sizeof cache_text, (double)cache);
-    text_append(out, "used_memory_lua:%zu\r\nused_memory_lua_human:%s\r\nused_memory_vm_eval:%zu\r\n", engine,
-                engine_text, engine);
-    text_append(out, "used_memory_vm_functions:0\r\nused_memory_vm_total:%zu\r\nused_memory_vm_total_human:%s\r\n",
-                engine, engine_text);
-    text_append(out, "used_memory_scripts_eval:%zu\r\nused_memory_functions:0\r\nused_memory_scripts:%zu\r\n", cache,
-                cache);
+    size_t scripts = scripts_memory_bytes(server), functions = functions_memory_bytes(server);
+    size_t cache = scripts_cache_bytes(server), libraries = functions_library_bytes(server);
+    append_bytes(out, "used_memory_lua", scripts);
+    text_append(out, "used_memory_vm_eval:%zu\r\nused_memory_vm_functions:%zu\r\n", scripts, functions);
+    append_bytes(out, "used_memory_vm_total", scripts + functions);
+    text_append(out, "used_memory_scripts_eval:%zu\r\nused_memory_functions:%zu\r\n", cache, libraries);
+    append_bytes(out, "used_memory_scripts", cache + libraries);
     text_append(out,
-                "used_memory_scripts_human:%s\r\nnumber_of_cached_scripts:%" PRIu32
-                "\r\nnumber_of_functions:0\r\nnumber_of_libraries:0\r\n",
-                cache_text, scripts_count(server));
+                "number_of_cached_scripts:%" PRIu32 "\r\nnumber_of_functions:%" PRIu64
+                "\r\nnumber_of_libraries:%" PRIu64 "\r\n",
+                scripts_count(server), functions_count(server), functions_library_count(server));
 }
 
 static void pubsub_info(const struct client *client, struct text *out) {
@@ -82,6 +86,7 @@ static const struct command *const commands[] = {commands_acl,
                                                  commands_bits,
                                                  commands_database,
                                                  commands_dump,
+                                                 commands_functions,
                                                  commands_generic,
                                                  commands_geo,
                                                  commands_geo_search,

@@ -6,8 +6,10 @@
 #include "server/redis/pubsub/notify.h"
 
 struct acl;
+struct functions;
 struct key_waits;
 struct pubsub;
+struct script_engine;
 struct scripts;
 struct tracking;
 struct watched_keys;
@@ -18,6 +20,8 @@ struct redis_part {
     struct tracking *tracking;
     struct key_waits *key_waits;       /* clients that wait for keys; NULL: there was none yet */
     struct scripts *scripts;           /* NULL: none were yet */
+    struct functions *functions;       /* NULL: none were yet */
+    struct script_engine *running;     /* whose script or function runs; NULL: none */
     struct watched_keys *watched_keys; /* NULL: none were yet */
     struct notify notify;
     bool scripts_may_debug;      /* DEBUG SET-DISABLE-DENY-SCRIPTS */

@@ -5,19 +5,18 @@
 
 #include "server/redis/script/script_engine.h"
 
+const struct script_flag script_flag_names[] = {{"no-writes", SCRIPT_NO_WRITES},
+                                                {"allow-oom", SCRIPT_ALLOW_OOM},
+                                                {"allow-stale", SCRIPT_ALLOW_STALE},
+                                                {"no-cluster", SCRIPT_NO_CLUSTER},
+                                                {"allow-cross-slot-keys", SCRIPT_CROSS_SLOTS},
+                                                {NULL, 0}};
+
 /* One word of "flags=a,b"; false: there is no such flag. */
 static bool add_flag(const char *word, size_t length, uint32_t *flags) {
-    static const struct {
-        const char *name;
-        uint32_t flag;
-    } known[] = {{"no-writes", SCRIPT_NO_WRITES},
-                 {"allow-oom", SCRIPT_ALLOW_OOM},
-                 {"allow-stale", 0},
-                 {"no-cluster", SCRIPT_NO_CLUSTER},
-                 {"allow-cross-slot-keys", SCRIPT_CROSS_SLOTS}};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        if (strlen(known[i].name) != length || memcmp(known[i].name, word, length) != 0) continue;
-        *flags |= known[i].flag;
+    for (const struct script_flag *known = script_flag_names; known->name; known++) {
+        if (strlen(known->name) != length || memcmp(known->name, word, length) != 0) continue;
+        *flags |= known->flag;
         return true;
     }
     return false;

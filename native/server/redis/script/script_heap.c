@@ -19,16 +19,16 @@
 #include "server/redis/script/script_engine.h"
 
 void *script_allocate(void *context, void *pointer, size_t old_bytes, size_t new_bytes) {
-    struct scripts *scripts = context;
+    struct script_engine *engine = context;
     if (new_bytes == 0) {
         memory_free(pointer);
-        scripts->memory_bytes -= old_bytes;
+        engine->memory_bytes -= old_bytes;
         return NULL;
     }
-    size_t limit = (size_t)scripts->server->config.script_memory_limit_bytes;
-    if (new_bytes > old_bytes && scripts->memory_bytes + (new_bytes - old_bytes) > limit) return NULL;
+    size_t limit = (size_t)engine->server->config.script_memory_limit_bytes;
+    if (new_bytes > old_bytes && engine->memory_bytes + (new_bytes - old_bytes) > limit) return NULL;
     void *moved = memory_realloc(pointer, new_bytes);
-    if (moved) scripts->memory_bytes += new_bytes - old_bytes;
+    if (moved) engine->memory_bytes += new_bytes - old_bytes;
     return moved;
 }
 

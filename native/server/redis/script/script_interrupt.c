@@ -4,6 +4,7 @@
 
 #include "server/core/exclusive.h"
 #include "server/core/server.h"
+#include "server/redis/script/library.h"
 #include "server/redis/script/script_engine.h"
 
 #define INSTRUCTIONS 1000 /* between two looks at the clock */
@@ -11,15 +12,16 @@
 #define STEP_BYTES 1024 /* so many make another step */
 
 void script_rest(lua_State *lua) {
-    struct scripts *scripts = script_of(lua);
-    exclusive_rest(scripts->server);
-    if (scripts->killed) script_raise(lua, SCRIPT_KILLED);
+    struct script_engine *engine = script_of(lua);
+    exclusive_rest(engine->server);
+    if (engine->killed) script_raise(lua, SCRIPT_KILLED);
+    if (engine->loading && library_is_late(engine)) script_raise(lua, "ERR FUNCTION LOAD timeout");
 }
 
 /* True: it is time to rest. */
-static bool has_worked(struct scripts *scripts, size_t bytes) {
-    size_t work = scripts->work + 1 + bytes / STEP_BYTES;
-    scripts->work = work < WORK ? (uint32_t)work : 0;
+static bool has_worked(struct script_engine *engine, size_t bytes) {
+    size_t work = engine->work + 1 + bytes / STEP_BYTES;
+    engine->work = work < WORK ? (uint32_t)work : 0;
     return work >= WORK;
 }
 
@@ -31,8 +33,8 @@ void script_work(lua_State *lua) {
     script_work_on(lua, 0);
 }
 
-void script_work_outside(struct scripts *scripts, size_t bytes) {
-    if (has_worked(scripts, bytes)) exclusive_rest(scripts->server);
+void script_work_outside(struct script_engine *engine, size_t bytes) {
+    if (has_worked(engine, bytes)) exclusive_rest(engine->server);
 }
 
 static void count_hook(lua_State *lua, lua_Debug *activity) {

@@ -11,14 +11,14 @@
 #define STATE_BITS 48
 #define LOW_OF_SEED 0x330E
 
-void script_seed_first(struct scripts *scripts) {
-    scripts->random = UINT64_C(0x1234ABCD330E);
+void script_seed_first(struct script_engine *engine) {
+    engine->random = UINT64_C(0x1234ABCD330E);
 }
 
 /* In 0 .. 1, without 1. */
-static double draw(struct scripts *scripts) {
-    scripts->random = (MULTIPLIER * scripts->random + INCREMENT) & ((UINT64_C(1) << STATE_BITS) - 1);
-    return (double)((scripts->random >> (STATE_BITS - 31)) % INT32_MAX) / INT32_MAX;
+static double draw(struct script_engine *engine) {
+    engine->random = (MULTIPLIER * engine->random + INCREMENT) & ((UINT64_C(1) << STATE_BITS) - 1);
+    return (double)((engine->random >> (STATE_BITS - 31)) % INT32_MAX) / INT32_MAX;
 }
 
 static int math_random(lua_State *lua) {

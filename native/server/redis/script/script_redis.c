@@ -20,20 +20,20 @@
 
 /* ---- commands ------------------------------------------------------------------------------------------- */
 
-static bool make_argument_room(struct scripts *scripts, uint32_t argc) {
-    if (argc <= scripts->argv_capacity) return true;
-    struct resp_argument *argv = memory_realloc(scripts->argv, argc * sizeof *argv);
+static bool make_argument_room(struct script_engine *engine, uint32_t argc) {
+    if (argc <= engine->argv_capacity) return true;
+    struct resp_argument *argv = memory_realloc(engine->argv, argc * sizeof *argv);
     if (!argv) return false;
-    scripts->argv = argv;
-    scripts->argv_capacity = argc;
+    engine->argv = argv;
+    engine->argv_capacity = argc;
     return true;
 }
 
 /* The arguments stay on Lua's stack during the call, so that their bytes stay where they are. NULL: all is well. */
-static const char *take_arguments(lua_State *lua, struct scripts *scripts) {
+static const char *take_arguments(lua_State *lua, struct script_engine *engine) {
     int argc = lua_gettop(lua);
     if (argc == 0) return "ERR Please specify at least one argument for this redis lib call";
-    if (!make_argument_room(scripts, (uint32_t)argc)) return "OOM no memory for the arguments of a call";
+    if (!make_argument_room(engine, (uint32_t)argc)) return "OOM no memory for the arguments of a call";
     for (int i = 1; i <= argc; i++) {
         if (lua_type(lua, i) == LUA_TNUMBER) {
             char text[64];
@@ -42,45 +42,45 @@ static const char *take_arguments(lua_State *lua, struct scripts *scripts) {
             lua_replace(lua, i);
         }
         if (lua_type(lua, i) != LUA_TSTRING) return "ERR Lua redis lib command arguments must be strings or integers";
-        struct resp_argument *argument = &scripts->argv[i - 1];
+        struct resp_argument *argument = &engine->argv[i - 1];
         *argument = (struct resp_argument){0};
         argument->data = (const uint8_t *)lua_tolstring(lua, i, &argument->length);
-        if (argument->length > scripts->server->limits.known.max_bulk_bytes)
+        if (argument->length > engine->server->limits.known.max_bulk_bytes)
             return "ERR an argument of a call is longer than proto-max-bulk-len";
     }
-    scripts->client->argc = (uint32_t)argc;
-    scripts->client->argv = scripts->argv;
+    engine->client->argc = (uint32_t)argc;
+    engine->client->argv = engine->argv;
     return NULL;
 }
 
 /* Why a script may not call this; NULL: it may. */
-static const char *refusal(const struct scripts *scripts, const struct command_entry *entry, uint32_t argc) {
+static const char *refusal(const struct script_engine *engine, const struct command_entry *entry, uint32_t argc) {
     if (!entry || (entry->command->subcommands && argc > 1)) return "ERR Unknown Redis command called from script";
     const struct command *command = entry->command;
     if (!command_arity_holds(command, argc)) return "ERR Wrong number of args calling Redis command from script";
-    bool debugs = scripts->server->redis->scripts_may_debug && (command->flags & COMMAND_DEBUGS);
+    bool debugs = engine->server->redis->scripts_may_debug && (command->flags & COMMAND_DEBUGS);
     if ((command->flags & (COMMAND_NOSCRIPT | COMMAND_NO_MULTI)) && !debugs)
         return "ERR This Redis command is not allowed from script";
-    if (scripts->read_only && (command->flags & (COMMAND_WRITE | COMMAND_MAY_REPLICATE)))
+    if (engine->read_only && (command->flags & (COMMAND_WRITE | COMMAND_MAY_REPLICATE)))
         return "ERR Write commands are not allowed from read-only scripts.";
     return NULL;
 }
 
-static void call_command(lua_State *lua, struct scripts *scripts, struct command_entry *entry) {
-    struct client *client = scripts->client;
-    struct server *server = scripts->server;
+static void call_command(lua_State *lua, struct script_engine *engine, struct command_entry *entry) {
+    struct client *client = engine->client;
+    struct server *server = engine->server;
     client->entry = entry;
     client->command = entry->command;
     client->error_replied = false;
     output_clear(&client->output, &server->output_pool); /* memory ran out over the reply before, and this was caught */
     /* What has begun to write ends it, rather than half of it. */
-    client->goes_on_over_memory = scripts->wrote || (scripts->script->flags & SCRIPT_ALLOW_OOM);
-    client->goes_on_unwritten = scripts->wrote;
+    client->goes_on_over_memory = engine->wrote || (engine->call.flags & SCRIPT_ALLOW_OOM);
+    client->goes_on_unwritten = engine->wrote;
     enum acl_verdict denial = acl_denial(client, entry);
     if (denial != ACL_ALLOWED) {
         reply_error(client, "ERR The user executing the script %s", acl_verdict_sentence(denial));
     } else if (command_admit(client, entry)) {
-        if (entry->command->flags & COMMAND_WRITE) scripts->wrote = true;
+        if (entry->command->flags & COMMAND_WRITE) engine->wrote = true;
         command_call(client, entry);
         client_command_done(client);
     } else {
@@ -90,23 +90,23 @@ static void call_command(lua_State *lua, struct scripts *scripts, struct command
     client->argc = 0;
     client->argv = NULL;
     lua_settop(lua, 0);
-    script_take_reply(lua, scripts);
+    script_take_reply(lua, engine);
 }
 
 /* Leaves the reply on the stack, errors as {err = …}. */
 static void call(lua_State *lua) {
-    struct scripts *scripts = script_of(lua);
-    const char *wrong = take_arguments(lua, scripts);
-    struct client *client = scripts->client;
+    struct script_engine *engine = script_of(lua);
+    const char *wrong = take_arguments(lua, engine);
+    struct client *client = engine->client;
     struct command_entry *entry = NULL;
     if (!wrong) {
-        entry = command_table_find_request(scripts->server->commands, client->argc, client->argv);
-        wrong = refusal(scripts, entry, client->argc);
+        entry = command_table_find_request(engine->server->commands, client->argc, client->argv);
+        wrong = refusal(engine, entry, client->argc);
     }
     if (wrong)
         script_push_error(lua, wrong);
     else
-        call_command(lua, scripts, entry);
+        call_command(lua, engine, entry);
 }
 
 static bool is_error(lua_State *lua) {
@@ -215,16 +215,16 @@ static int answer_nothing(lua_State *lua) {
 }
 
 static int redis_acl_check_cmd(lua_State *lua) {
-    struct scripts *scripts = script_of(lua);
+    struct script_engine *engine = script_of(lua);
     if (lua_gettop(lua) == 0)
         return script_raise(lua, "ERR Please specify at least one argument for this redis lib call");
-    if (take_arguments(lua, scripts))
+    if (take_arguments(lua, engine))
         return script_raise(lua, "ERR redis.acl_check_cmd() command arguments must be strings or integers");
-    struct client *client = scripts->client;
+    struct client *client = engine->client;
     const struct command_entry *entry =
-        command_table_find_request(scripts->server->commands, client->argc, client->argv);
+        command_table_find_request(engine->server->commands, client->argc, client->argv);
     if (!entry) return script_raise(lua, "ERR Invalid command passed to redis.acl_check_cmd()");
-    const struct acl *acl = scripts->server->redis->acl;
+    const struct acl *acl = engine->server->redis->acl;
     const struct acl_item *item = acl_commands_of_request(acl->commands, entry, client->argc, client->argv);
     uint32_t at;
     bool allowed = !client->user || acl_check(acl, client->user, item, client->argc, client->argv, &at) == ACL_ALLOWED;
@@ -241,41 +241,66 @@ static const luaL_Reg functions[] = {
     {"sha1hex", redis_sha1hex},
     {"log", redis_log},
     {"set_repl", redis_set_repl},
-    {"replicate_commands", answer_true},
-    {"breakpoint", answer_false},
-    {"debug", answer_nothing},
     {"acl_check_cmd", redis_acl_check_cmd},
     {NULL, NULL},
 };
 
-static const struct {
-    const char *name;
-    int value;
-} numbers[] = {
-    {"LOG_DEBUG", 0},
-    {"LOG_VERBOSE", 1},
-    {"LOG_NOTICE", 2},
-    {"LOG_WARNING", 3},
-    {"REPL_NONE", 0},
-    {"REPL_AOF", REPL_AOF},
-    {"REPL_SLAVE", REPL_REPLICA},
-    {"REPL_REPLICA", REPL_REPLICA},
-    {"REPL_ALL", REPL_ALL},
+/* Functions have none of these. */
+static const luaL_Reg functions_of_scripts[] = {
+    {"replicate_commands", answer_true},
+    {"breakpoint", answer_false},
+    {"debug", answer_nothing},
+    {NULL, NULL},
 };
 
-void script_open_redis(lua_State *lua) {
-    lua_newtable(lua);
-    luaL_register(lua, NULL, functions);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        lua_pushinteger(lua, numbers[i].value);
-        lua_setfield(lua, -2, numbers[i].name);
+struct number {
+    const char *name;
+    int value;
+};
+
+static const struct number levels[] = {
+    {"LOG_DEBUG", 0}, {"LOG_VERBOSE", 1}, {"LOG_NOTICE", 2}, {"LOG_WARNING", 3}, {0}};
+static const struct number replication[] = {{"REPL_NONE", 0},
+                                            {"REPL_AOF", REPL_AOF},
+                                            {"REPL_SLAVE", REPL_REPLICA},
+                                            {"REPL_REPLICA", REPL_REPLICA},
+                                            {"REPL_ALL", REPL_ALL},
+                                            {0}};
+
+static void add_numbers(lua_State *lua, const struct number *number) {
+    for (; number->name; number++) {
+        lua_pushinteger(lua, number->value);
+        lua_setfield(lua, -2, number->name);
     }
+}
+
+static void add_version(lua_State *lua) {
     int major = 0, minor = 0, patch = 0;
     sscanf(SERVER_REDIS_VERSION, "%d.%d.%d", &major, &minor, &patch);
     lua_pushliteral(lua, SERVER_REDIS_VERSION);
     lua_setfield(lua, -2, "REDIS_VERSION");
     lua_pushinteger(lua, major << 16 | minor << 8 | patch);
     lua_setfield(lua, -2, "REDIS_VERSION_NUM");
+}
+
+void script_open_redis(lua_State *lua) {
+    lua_newtable(lua);
+    luaL_register(lua, NULL, functions);
+    if (!script_of(lua)->has_functions) luaL_register(lua, NULL, functions_of_scripts);
+    add_numbers(lua, levels);
+    add_numbers(lua, replication);
+    add_version(lua);
+}
+
+void script_open_redis_for_library(lua_State *lua, lua_CFunction add) {
+    lua_newtable(lua);
+    lua_pushcfunction(lua, add);
+    lua_setfield(lua, -2, "register_function");
+    lua_pushcfunction(lua, redis_log);
+    lua_setfield(lua, -2, "log");
+    add_numbers(lua, levels);
+    add_version(lua);
+    script_refuse_unknown(lua);
 }
 
 #else

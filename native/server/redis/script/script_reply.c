@@ -152,31 +152,31 @@ static void push_value(lua_State *lua, struct reader *reader) {
 }
 
 /* The reply's bytes in one piece; NULL: memory is exhausted. */
-static const char *flatten(lua_State *lua, struct scripts *scripts, size_t length) {
-    struct output *output = &scripts->client->output;
+static const char *flatten(lua_State *lua, struct script_engine *engine, size_t length) {
+    struct output *output = &engine->client->output;
     struct iovec vectors[64];
-    memory_free(scripts->flat);
-    scripts->flat = NULL;
+    memory_free(engine->flat);
+    engine->flat = NULL;
     if (output_vectors(output, length, vectors, 1) == 1 && vectors[0].iov_len == length) return vectors[0].iov_base;
-    scripts->flat = memory_alloc(length);
-    if (!scripts->flat) return NULL;
+    engine->flat = memory_alloc(length);
+    if (!engine->flat) return NULL;
     for (size_t done = 0; done < length;) {
         int count = output_vectors(output, length - done, vectors, 64);
         size_t before = done;
         for (int i = 0; i < count; i++) {
-            memcpy(scripts->flat + done, vectors[i].iov_base, vectors[i].iov_len);
+            memcpy(engine->flat + done, vectors[i].iov_base, vectors[i].iov_len);
             done += vectors[i].iov_len;
         }
         output_sent(output, done - before);
         script_work_on(lua, done - before);
     }
-    return (const char *)scripts->flat;
+    return (const char *)engine->flat;
 }
 
-void script_take_reply(lua_State *lua, struct scripts *scripts) {
-    struct client *client = scripts->client;
+void script_take_reply(lua_State *lua, struct script_engine *engine) {
+    struct client *client = engine->client;
     size_t length = client->output.unsent_bytes;
-    const char *bytes = client->output_failed || length == 0 ? NULL : flatten(lua, scripts, length);
+    const char *bytes = client->output_failed || length == 0 ? NULL : flatten(lua, engine, length);
     if (bytes) {
         struct reader reader = {bytes, bytes + length};
         push_value(lua, &reader);
@@ -184,7 +184,7 @@ void script_take_reply(lua_State *lua, struct scripts *scripts) {
         script_push_error(lua, "OOM no memory for the reply of a command that a script called");
     }
     client->output_failed = false;
-    output_clear(&client->output, &scripts->server->output_pool);
+    output_clear(&client->output, &engine->server->output_pool);
 }
 
 /* ---- from a value to a reply ------------------------------------------------------------------------------ */
@@ -200,7 +200,7 @@ static bool push_field(lua_State *lua, const char *name, int type) {
     return false;
 }
 
-static void send_value(lua_State *lua, struct scripts *scripts);
+static void send_value(lua_State *lua, struct script_engine *engine);
 
 static void send_string(lua_State *lua, struct client *client) {
     size_t length;
@@ -219,20 +219,20 @@ static size_t count_pairs(lua_State *lua) {
 }
 
 /* The keys of the table on the stack, each with its value or without. */
-static void send_pairs(lua_State *lua, struct scripts *scripts, bool with_values) {
+static void send_pairs(lua_State *lua, struct script_engine *engine, bool with_values) {
     lua_pushnil(lua);
     while (lua_next(lua, -2)) {
         lua_pushvalue(lua, -2);
-        send_value(lua, scripts);
+        send_value(lua, engine);
         if (with_values)
-            send_value(lua, scripts);
+            send_value(lua, engine);
         else
             lua_pop(lua, 1);
     }
 }
 
-static void send_array(lua_State *lua, struct scripts *scripts) {
-    struct client *client = scripts->caller;
+static void send_array(lua_State *lua, struct script_engine *engine) {
+    struct client *client = engine->caller;
     size_t count = 0;
     for (;; count++) {
         lua_rawgeti(lua, -1, (int)count + 1);
@@ -243,7 +243,7 @@ static void send_array(lua_State *lua, struct scripts *scripts) {
     reply_array(client, count);
     for (size_t i = 1; i <= count; i++) {
         lua_rawgeti(lua, -1, (int)i);
-        send_value(lua, scripts);
+        send_value(lua, engine);
     }
 }
 
@@ -264,8 +264,8 @@ static bool send_verbatim(lua_State *lua, struct client *client) {
 }
 
 /* Tables that stand for a reply of another type; true if this is one. */
-static bool send_typed(lua_State *lua, struct scripts *scripts) {
-    struct client *client = scripts->caller;
+static bool send_typed(lua_State *lua, struct script_engine *engine) {
+    struct client *client = engine->caller;
     size_t length;
     if (push_field(lua, "err", LUA_TSTRING)) {
         reply_error(client, "%s", lua_tostring(lua, -1));
@@ -276,10 +276,10 @@ static bool send_typed(lua_State *lua, struct scripts *scripts) {
         reply_double(client, lua_tonumber(lua, -1));
     } else if (push_field(lua, "map", LUA_TTABLE)) {
         reply_map(client, count_pairs(lua));
-        send_pairs(lua, scripts, true);
+        send_pairs(lua, engine, true);
     } else if (push_field(lua, "set", LUA_TTABLE)) {
         reply_set(client, count_pairs(lua));
-        send_pairs(lua, scripts, false);
+        send_pairs(lua, engine, false);
     } else if (push_field(lua, "big_number", LUA_TSTRING)) {
         const char *text = lua_tolstring(lua, -1, &length);
         if (client->resp == 2)
@@ -299,8 +299,8 @@ static bool send_typed(lua_State *lua, struct scripts *scripts) {
 }
 
 /* Pops it. */
-static void send_value(lua_State *lua, struct scripts *scripts) {
-    struct client *client = scripts->caller;
+static void send_value(lua_State *lua, struct script_engine *engine) {
+    struct client *client = engine->caller;
     if (!lua_checkstack(lua, 8) || lua_gettop(lua) > NESTED_MOST) {
         reply_error(client, "ERR reached lua stack limit");
         lua_pop(lua, 1);
@@ -315,7 +315,7 @@ static void send_value(lua_State *lua, struct scripts *scripts) {
         break;
     }
     case LUA_TBOOLEAN:
-        if (scripts->client->resp == 3)
+        if (engine->client->resp == 3)
             reply_boolean(client, lua_toboolean(lua, -1));
         else if (lua_toboolean(lua, -1))
             reply_integer(client, 1);
@@ -323,16 +323,16 @@ static void send_value(lua_State *lua, struct scripts *scripts) {
             reply_null(client);
         break;
     case LUA_TTABLE:
-        if (!send_typed(lua, scripts)) send_array(lua, scripts);
+        if (!send_typed(lua, engine)) send_array(lua, engine);
         break;
     default: reply_null(client);
     }
     lua_pop(lua, 1);
 }
 
-void script_send_reply(lua_State *lua, struct scripts *scripts) {
-    scripts->replying = true;
-    send_value(lua, scripts);
+void script_send_reply(lua_State *lua, struct script_engine *engine) {
+    engine->replying = true;
+    send_value(lua, engine);
 }
 
 #else

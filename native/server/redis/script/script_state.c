@@ -3,13 +3,14 @@
 #ifdef REPLAY_LUA
 
 #include "server/core/server.h"
+#include "server/redis/script/library.h"
 #include "server/redis/script/script_engine.h"
 
 #define PATTERN_BYTES 2048 /* Lua's matcher recurses for each item of a pattern: longer ones are refused */
 
 static const char protected_key; /* its address names the registry's table from what stands for a table to that */
 
-struct scripts *script_of(lua_State *lua) {
+struct script_engine *script_of(lua_State *lua) {
     void *context;
     lua_getallocf(lua, &context);
     return context;
@@ -39,6 +40,13 @@ static int refuse_change(lua_State *lua) {
 static int refuse_unknown(lua_State *lua) {
     const char *name = lua_tostring(lua, 2);
     return luaL_error(lua, "Script attempted to access nonexistent global variable '%s'", name ? name : "?");
+}
+
+void script_refuse_unknown(lua_State *lua) {
+    lua_createtable(lua, 0, 1);
+    lua_pushcfunction(lua, refuse_unknown);
+    lua_setfield(lua, -2, "__index");
+    lua_setmetatable(lua, -2);
 }
 
 static void push_protected(lua_State *lua) {
@@ -303,12 +311,10 @@ static int make_state(lua_State *lua) {
     int globals = lua_gettop(lua);
     copy_functions(lua, globals);
     copy_libraries(lua, globals);
-    lua_createtable(lua, 0, 1);
-    lua_pushcfunction(lua, refuse_unknown);
-    lua_setfield(lua, -2, "__index");
-    lua_setmetatable(lua, globals);
+    script_refuse_unknown(lua);
     lua_pushvalue(lua, globals);
-    lua_setfield(lua, LUA_REGISTRYINDEX, "globals"); /* where KEYS and ARGV are set */
+    script_of(lua)->globals = luaL_ref(lua, LUA_REGISTRYINDEX);
+    if (script_of(lua)->has_functions) library_open_globals(lua);
     lua_pushvalue(lua, globals);
     script_protect(lua);
     lua_pushvalue(lua, -1);
@@ -317,23 +323,23 @@ static int make_state(lua_State *lua) {
     return 0;
 }
 
-bool script_state_open(struct scripts *scripts) {
-    lua_State *lua = lua_newstate(script_allocate, scripts);
+bool script_state_open(struct script_engine *engine) {
+    lua_State *lua = lua_newstate(script_allocate, engine);
     if (!lua) return false;
     if (lua_cpcall(lua, make_state, NULL) != 0) {
         lua_close(lua);
         return false;
     }
     script_watch(lua);
-    scripts->lua = lua;
+    engine->lua = lua;
     return true;
 }
 
-void script_state_close(struct scripts *scripts) {
-    if (!scripts->lua) return;
-    script_buffer_free(scripts->lua);
-    lua_close(scripts->lua);
-    scripts->lua = NULL;
+void script_state_close(struct script_engine *engine) {
+    if (!engine->lua) return;
+    script_buffer_free(engine->lua);
+    lua_close(engine->lua);
+    engine->lua = NULL;
 }
 
 #else
