@@ -46,7 +46,9 @@ class ClientStreams:
         client = self._client
         served = yield from client._look_up(self._served.table.name)
         if served.table.signature != self._served.table.signature:
-            raise SchemaError(f"table {served.table.name!r} was made anew with another signature: make another writer")
+            raise SchemaError(
+                f"table {served.table.name!r} was created again with another signature: make another writer"
+            )
         self._served = served
         self._connection = yield from client._pool.connected(time.monotonic() + client._options.reconnect_timeout)
 
@@ -91,12 +93,16 @@ class ClientStreams:
         except SchemaError as error:
             if (yield from self._was_made_anew()):
                 self.close()
-                raise ConnectionLost(f"{command.what}: the table was made anew, and its streams are gone") from error
+                raise ConnectionLost(
+                    f"{command.what}: the table was created again, and its streams are gone"
+                ) from error
             raise
         except ReplayError as error:
             if connection.usable or isinstance(error, ConnectionLost):
                 raise
-            raise ConnectionLost(f"{command.what}: the reply ended the connection of this writer: {error}") from error
+            raise ConnectionLost(
+                f"{command.what}: this writer's connection was closed after the reply: {error}"
+            ) from error
 
     def _check_process(self) -> None:
         if self._process != os.getpid():

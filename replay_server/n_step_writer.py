@@ -81,8 +81,8 @@ class VectorNStepWriting(StepWriting):
         self._discount = self._check_column(table, "discount", discount_column)
         if discount_column in table.step_columns or discount_column == reward_column:
             raise SchemaError(
-                f"the discount column holds what the writer computes: expected one that is not the reward column, and "
-                f"that no window looks at, got {discount_column!r}"
+                f"the writer fills the discount column: expected one that is not the reward column, and that no window "
+                f"shows, got {discount_column!r}"
             )
         self._observation = self._check_windows(table, int(n_step), reward_column)
         self._writer = VectorWriting(table, sink, environments, **options)

@@ -81,8 +81,8 @@ class Operations(Written):
         if self._address.has_password_in_url and not self._options.pickle_password:
             raise TypeError(
                 f"expected a client whose password may be pickled, got one of {self._address} with a password in its "
-                f"URL, which would stand in the pickle. Leave it out of the URL, and set the variable "
-                f"{PASSWORD_VARIABLE} or give password_file=… (what travels is the file's name); or allow it: "
+                f"URL, which the pickle would contain. Leave it out of the URL, and set the variable "
+                f"{PASSWORD_VARIABLE} or give password_file=… (the pickle then has only the file's name); or allow it: "
                 "Client(url, pickle_password=True)"
             )
         return functools.partial(type(self), self.url, **asdict(self._options)), ()

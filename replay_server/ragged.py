@@ -74,7 +74,9 @@ class Ragged:
         row_bytes = dtype.itemsize * int(np.prod(shape, dtype=object))
         offsets = memory[:head].view(np.int64)
         if len(offsets) != count + 1 or head + int(offsets[-1]) * row_bytes != len(memory):
-            raise SchemaError(f"expected offsets and rows of {count} items, got {len(memory)} bytes that are not")
+            raise SchemaError(
+                f"expected offsets and rows of {count} items, got {len(memory)} bytes, which do not match"
+            )
         return cls(memory[head:].view(dtype).reshape(-1, *shape), offsets)
 
     def settle(self, count: int, size_bytes: int) -> None:

@@ -112,7 +112,7 @@ def rewritten(text: str, changes: dict[str, str]) -> str:
         found = {}
     if {"config": {}, **found} != wanted:
         by_hand = ", ".join(f"{name} = {_literal(_as_toml(value))}" for name, value in changes.items())
-        raise ConfigError(f"the file is written in a way that only a person can change: {by_hand}")
+        raise ConfigError(f"this file cannot be changed automatically; change it by hand: {by_hand}")
     return new
 
 

@@ -44,7 +44,7 @@ class Arena:
             if size_bytes < 1 or os.fstat(descriptor).st_size < size_bytes:
                 raise ServerError(f"expected {size_bytes} bytes of shared memory, got {os.fstat(descriptor).st_size}")
             if not fcntl.fcntl(descriptor, _F_GET_SEALS) & _F_SEAL_SHRINK:
-                raise ServerError("the server's shared memory is not sealed against being cut off")
+                raise ServerError("the server's shared memory is not sealed against truncation")
             self._memory = mmap.mmap(descriptor, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
         except OSError as error:
             raise ServerError(f"cannot map the server's shared memory: {error.strerror or error}") from error

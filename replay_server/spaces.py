@@ -53,7 +53,7 @@ def _columns(space: Any, path: str) -> Any:
         return tuple(_columns(part, f"{path}/{place}") for place, part in enumerate(space.spaces))
     if not kinds & set(_OF_ONE_SHAPE):
         raise SchemaError(
-            f"{path!r}: {_EXPECTED}, got {space}, which is no column of one dtype and shape; wrap the environment in a "
-            "gymnasium.ObservationWrapper that makes a Box of it, or leave it out"
+            f"{path!r}: {_EXPECTED}, got {space}, which does not fit a column of one dtype and shape; wrap the "
+            "environment in a gymnasium.ObservationWrapper that makes a Box of it, or leave it out"
         )
     return Column(space.dtype, space.shape)

@@ -88,7 +88,7 @@ class Column:
     def _checked_length(self, ragged: bool, max_length: int | None) -> int | None:
         if not ragged:
             if max_length is not None:
-                raise SchemaError(f"max_length is of ragged columns, shape (None, …); got shape {self.shape}")
+                raise SchemaError(f"max_length is for ragged columns, of shape (None, …); got shape {self.shape}")
             return None
         if self.step_only:
             raise SchemaError("a column that is step_only has a fixed shape, since each step has one; got a ragged one")
@@ -265,7 +265,7 @@ class Table:
         if self.compression not in COMPRESSIONS:
             raise SchemaError(f"compression must be one of {', '.join(COMPRESSIONS)}, got {self.compression!r}")
         if self.compression != "none" and not self.windows:
-            raise SchemaError(f"compression is of steps, and table {self.name!r} has no windows, so no steps")
+            raise SchemaError(f"compression applies to steps, and table {self.name!r} has no windows and so no steps")
         selector_map(self.sampler, "sampler")
         selector_map(self.remover, "remover")
         limiter_map(self.rate_limiter)

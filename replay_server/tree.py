@@ -79,7 +79,7 @@ def tree_of(leaves: Mapping[str, Any]) -> dict[str, Any]:
         for part in within:
             node = node.setdefault(part, {})
             if not isinstance(node, dict):
-                raise SchemaError(f"{path!r} lies in a column of its own: {part!r} is a column, and no dict of columns")
+                raise SchemaError(f"{path!r} cannot be a column: {part!r} is a column, not a dict of columns")
         if last in node:
             raise SchemaError(f"column {path!r} is also a dict of columns")
         node[last] = value
@@ -150,7 +150,7 @@ def _take_apart(tree: Any, data: Any, path: str, leaves: Leaves) -> None:
             raise SchemaError(f"{path[:-1]!r} expects a dict of {', '.join(tree)}, got {type(data).__name__}")
         for key, part in data.items():
             if isinstance(key, str) and SEPARATOR in key:
-                raise SchemaError(f"got {key!r} as a key: expected a dict in the dict, {_nested(key)}")
+                raise SchemaError(f"got {key!r} as a key: expected a nested dict, {_nested(key)}")
             if key in tree:
                 _take_apart(tree[key], part, f"{path}{key}{SEPARATOR}", leaves)
             else:

@@ -134,7 +134,9 @@ class VectorWriting(StepWriting):
             if not isinstance(number, int | np.integer) or not 1 <= number <= MAX_HISTORY:
                 raise SchemaError(f"{name} must be a whole number from 1 to {MAX_HISTORY}, got {number!r}")
         if kept > MAX_HISTORY:
-            raise SchemaError(f"history, flush_steps and windows need {kept} steps of a stream: at most {MAX_HISTORY}")
+            raise SchemaError(
+                f"history, flush_steps and windows need {kept} steps of a stream, at most {MAX_HISTORY} are possible"
+            )
         self._table = table
         self._sink = sink
         self._count = int(environments)
@@ -259,7 +261,7 @@ class VectorWriting(StepWriting):
     def _item_columns(self, columns: Mapping[str, Any], chosen: np.ndarray, steps: np.ndarray) -> dict[str, np.ndarray]:
         own, columns = self._table.item_columns, self._table.taken_apart(columns)
         if unknown := [name for name in columns if name not in own]:
-            raise SchemaError(f"{unknown[0]!r} is no column of an item's own: expected some of {', '.join(own)}")
+            raise SchemaError(f"{unknown[0]!r} is not a column of items: expected some of {', '.join(own)}")
         found = {}
         for name, column in own.items():
             if name in columns:
@@ -446,7 +448,7 @@ class VectorWriting(StepWriting):
             raise SchemaError(f"expected a dict of columns for table {self._table.name!r}, got {type(step).__name__}")
         known, step = self._known, self._table.taken_apart(step)
         if unknown := [name for name in step if name not in known]:
-            raise SchemaError(f"{unknown[0]!r} is no column of a step: expected some of {', '.join(known)}")
+            raise SchemaError(f"{unknown[0]!r} is not a column of steps: expected some of {', '.join(known)}")
         return {name: self._check_rows(name, known[name], value) for name, value in step.items()}
 
     def _check_final(self, final: Any, given: dict[str, np.ndarray]) -> np.ndarray:

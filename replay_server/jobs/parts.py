@@ -301,7 +301,7 @@ def _await_run(
             find = lambda client: settings_of_run(client, given)  # noqa: E731
             settings = server.call(find) or own
             if settings is None:
-                print("there is none yet: waiting for a learner to begin one", flush=True)
+                print("no run yet: waiting for a learner to begin one", flush=True)
             while settings is None and not stop.event.wait(LOOK_EVERY_S):
                 settings = server.call(find)
     if settings is None:

@@ -28,7 +28,7 @@ class VideoFile:
         if path.suffix not in CODECS:
             raise VideoError(f"--video: expected a file named {', '.join(f'*{each}' for each in CODECS)}, got {path}")
         if not path.absolute().parent.is_dir():
-            raise VideoError(f"--video: expected a folder that is there, got {path.absolute().parent}")
+            raise VideoError(f"--video: expected an existing folder, got {path.absolute().parent}")
         try:
             import cv2
         except ImportError as error:

@@ -665,7 +665,7 @@ def test_a_stop_whose_saving_fails_goes_on_serving(tmp_path: Path) -> None:
         limit_files(server, 1000)
         os.kill(server.pid, signal.SIGTERM)
         wait_until(lambda: client.info("persistence")["snapshots_failed"] == 1)
-        wait_until(lambda: "the server goes on" in server.log())
+        wait_until(lambda: "the server keeps running" in server.log())
         with pytest.raises(redis.ResponseError, match=r"Errors trying to SHUTDOWN. Check logs."):
             client.execute_command("SHUTDOWN")
         limit_files(server, resource.RLIM_INFINITY)

@@ -213,7 +213,7 @@ def test_a_policy_of_train_plays_its_own_way(capsys: pytest.CaptureFixture[str],
         (["--checkpoint", "step_11"], "expected one of those in"),
         (["--checkpoint", "../checkpoints/best"], "which are: best, step_10, step_20"),
         (["--video", "game.gif"], "expected a file named *.mp4, *.webm, *.avi, got game.gif"),
-        (["--video", "/no/such/folder/game.mp4"], "expected a folder that is there, got /no/such/folder"),
+        (["--video", "/no/such/folder/game.mp4"], "expected an existing folder, got /no/such/folder"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_there_is(

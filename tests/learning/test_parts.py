@@ -342,7 +342,7 @@ def test_a_part_waits_for_a_server_that_is_started_after_it(tmp_path, part):
         hang_up_on(path, early, 8)  # more often than any client tries by itself
         assert not early.run.exists(), "before there is a server it leaves no run directory"
         with rs.Server(unix=path):
-            early.wait_for("there is none yet: waiting" if part != "learner" else "learner waits: too few items")
+            early.wait_for("no run yet: waiting" if part != "learner" else "learner waits: too few items")
             early.process.send_signal(signal.SIGINT)
             assert early.wait() == 130, early.text
     finally:
@@ -424,7 +424,7 @@ def test_a_learner_that_may_come_back_leaves_the_table_open_and_its_actors_wait(
 @pytest.mark.parametrize("part", ["actor", "evaluator"])
 def test_a_part_says_once_that_it_waits_for_a_run_and_ctrl_c_ends_it(start, part):
     waiting = start(part)
-    waiting.wait_for("there is none yet: waiting for a learner to begin one")
+    waiting.wait_for("no run yet: waiting for a learner to begin one")
     time.sleep(1.2)  # it looks again meanwhile
     waiting.process.send_signal(signal.SIGINT)
     assert waiting.wait() == 130, waiting.text

@@ -88,7 +88,7 @@ static void who_leaves_or_is_stopped_while_it_waits_has_changed_nothing(void) {
     asks_and_is_answered_at_once(maker, "HGET h field-0\r\n", "$6\r\nbefore\r\n");
     server_ask_stop(server);
     server_run(server);
-    CHECK(received_prefix(two, "-ERR the server stops; the command waited for a snapshot"));
+    CHECK(received_prefix(two, "-ERR the server is stopping; the command was waiting for a snapshot"));
     close_server();
 }
 

@@ -115,7 +115,7 @@ def test_130_interrupted(actor: list[str]) -> None:
     with rs.Server() as server, subprocess.Popen([*actor, server.url], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert "looking for a run on redis://127.0.0.1" in process.stdout.readline()
-        assert "there is none yet" in process.stdout.readline()
+        assert "no run yet" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
 

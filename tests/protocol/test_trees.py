@@ -123,7 +123,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         (changed("obs/state", np.zeros(2)), "'obs/state' expects a tuple of 2 values, got ndarray"),
         (changed("obs/state", (np.zeros(2),)), "'obs/state' expects a tuple of 2 values, got 1 values"),
         (changed("action", np.zeros(3, np.int64)), "'action' has 3 items where the columns before it have 2"),
-        ({**data(1), "obs/image": np.zeros(1)}, r"got 'obs/image' as a key: expected a dict in the dict, \{'obs': "),
+        ({**data(1), "obs/image": np.zeros(1)}, r"got 'obs/image' as a key: expected a nested dict, \{'obs': "),
     ],
 )
 def test_what_does_not_fit_is_refused_by_its_path(holder, wrong, words):

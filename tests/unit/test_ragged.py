@@ -111,7 +111,7 @@ def test_what_is_not_rows_of_items_is_refused_whole(value, message):
     ("column", "message"),
     [
         (lambda: rs.Column("int32", (3, None)), "the first of which may be None"),
-        (lambda: rs.Column("int32", (3,), max_length=5), "max_length is of ragged columns"),
+        (lambda: rs.Column("int32", (3,), max_length=5), "max_length is for ragged columns"),
         (lambda: rs.Column("int32", (None,), step_only=True), "step_only has a fixed shape"),
         (lambda: rs.Column("int32", (None,), max_length=0), "at least 1"),
         (
@@ -129,7 +129,7 @@ def test_what_is_not_rows_of_items_is_refused_whole(value, message):
             ),
             "has windows and the ragged column 'tokens'",
         ),
-        (lambda: table(compression="lz4"), "compression is of steps"),
+        (lambda: table(compression="lz4"), "compression applies to steps"),
     ],
 )
 def test_what_cannot_work_is_refused_when_the_table_is_made(column, message):

@@ -148,7 +148,7 @@ def test_what_is_wrong_is_refused_and_nothing_is_taken():
         writer.create_item(columns={"return": 0.0})
     with pytest.raises(rs.SchemaError, match="first step of a writer must have column 'reward'"):
         writer.append({"frame": np.zeros(FRAME, np.uint8)})
-    with pytest.raises(rs.SchemaError, match="'obs' is no column of a step"):
+    with pytest.raises(rs.SchemaError, match="'obs' is not a column of steps"):
         writer.append(step(0, obs=np.zeros(1)))
     with pytest.raises(rs.SchemaError, match=r"column 'frame' expects dtype uint8, got float64"):
         writer.append(step(0, frame=np.zeros(FRAME)))
@@ -165,7 +165,7 @@ def test_what_is_wrong_is_refused_and_nothing_is_taken():
         writer.create_item(at=0, columns={"return": 0.0})
     with pytest.raises(rs.SchemaError, match="column 'return' is needed"):
         writer.create_item()
-    with pytest.raises(rs.SchemaError, match="'frame' is no column of an item's own"):
+    with pytest.raises(rs.SchemaError, match="'frame' is not a column of items"):
         writer.create_item(columns={"return": 0.0, "frame": np.zeros(FRAME, np.uint8)})
     with pytest.raises(rs.PriorityError):
         writer.create_item(-1.0, columns={"return": 0.0})

@@ -155,7 +155,7 @@ static void memory_malloc_stats(struct client *client) {
     if (told)
         reply_verbatim(client, written, length);
     else
-        reply_error(client, "ERR the allocator tells nothing");
+        reply_error(client, "ERR the allocator has no statistics");
     free(written); /* the C library's own */
 }
 

@@ -40,9 +40,7 @@ static bool never_sooner(struct client *client) {
 }
 
 static void give_up(struct client *client) {
-    reply_error(
-        client,
-        "ERR the server stops; the command waited, for the end of CLIENT PAUSE or of the stop, and was not run");
+    reply_error(client, "ERR the server is stopping; the command was waiting and was not run");
 }
 
 bool pause_is_waiting(const struct client *client) {

@@ -127,13 +127,13 @@ static int run(struct load *load, const char *file, uint64_t at, uint32_t argc, 
 static int cut_tail(struct load *load, int descriptor, const struct append_reader *reader) {
     if (!load->server->config.aof_load_truncated)
         return error_set(load->error, ERROR_GENERIC,
-                         "%s ends in the middle of something that begins at byte %" PRIu64
+                         "%s ends with an incomplete command, which begins at byte %" PRIu64
                          "; with aof-load-truncated yes the %" PRIu64 " bytes from there on would be cut off",
                          reader->name, reader->at, reader->size - reader->at);
     if (ftruncate(descriptor, (off_t)reader->at) < 0 || fsync(descriptor) < 0)
         return error_set(load->error, ERROR_GENERIC, "cannot cut off the end of %s: %s", reader->name, strerror(errno));
     text_append(load->said,
-                "%s ended in the middle of something: its last %" PRIu64 " bytes, from byte %" PRIu64
+                "%s ended with an incomplete command: its last %" PRIu64 " bytes, from byte %" PRIu64
                 " on, were cut off\n",
                 reader->name, reader->size - reader->at, reader->at);
     return 0;
@@ -151,7 +151,7 @@ static int read_increment(struct load *load, int descriptor, struct append_reade
         case APPEND_READ_TORN:
             if (is_last) return cut_tail(load, descriptor, reader);
             return error_set(load->error, ERROR_GENERIC,
-                             "%s ends in the middle of something that begins at byte %" PRIu64
+                             "%s ends with an incomplete command, which begins at byte %" PRIu64
                              ", though another file follows it",
                              reader->name, reader->at);
         default: return -1;

@@ -133,7 +133,7 @@ void append_log_break(struct append_log *log, const char *format, ...) {
     log->failing = false; /* nothing is tried again for its sake */
     if (!writer->busy) append_writer_drop(writer);
     log->unsynced_us = log->waiting_us = 0;
-    say_failure(log, log->beginning ? "it is tried again" : "writes are refused until it could be written anew");
+    say_failure(log, log->beginning ? "it is tried again" : "writes are refused until it is rewritten");
     close_held(log);
     append_rewrite_want(log);
 }
@@ -161,7 +161,8 @@ static void failed(struct append_log *log) {
 
 static void succeeded(struct append_log *log) {
     const struct append_writer *writer = log->writer;
-    if (log->failing) log_event(LOG_NOTICE, "append_only_written_again", NULL, "the append-only file is written again");
+    if (log->failing)
+        log_event(LOG_NOTICE, "append_only_written_again", NULL, "the append-only file can be written again");
     log->failing = false;
     /* What came after this was handed over is no older than that. */
     if (writer->synced == writer->handed) log->unsynced_us = writer->appended > writer->synced ? log->handed_us : 0;

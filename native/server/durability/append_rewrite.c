@@ -51,7 +51,7 @@ static void failed(struct append_log *log) {
     log->rewrites_failed++;
     log->rewrites_failed_in_a_row++;
     log->rewrite_retry_us = log->server->now_us + RETRY_US;
-    log_event(LOG_WARNING, "append_only_rewrite_failed", NULL, "the append-only file could not be written anew: %s",
+    log_event(LOG_WARNING, "append_only_rewrite_failed", NULL, "the append-only file could not be rewritten: %s",
               log->rewrite_error.message);
     append_rewrite_give_up(log);
     /* What was taken down since the cut is of no use without the base. */
@@ -135,7 +135,7 @@ static void ended(struct append_log *log) {
     if (log->broken && !log->beginning)
         log_event(LOG_NOTICE, "append_only_whole", NULL, "the append-only file is whole again");
     else
-        log_event(LOG_INFO, "append_only_rewritten", NULL, "the append-only file is written anew");
+        log_event(LOG_INFO, "append_only_rewritten", NULL, "the append-only file is rewritten");
     log->broken = log->renewing = log->beginning = false;
 }
 

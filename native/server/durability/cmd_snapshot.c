@@ -76,7 +76,7 @@ static bool save_attempt(struct client *client) {
 }
 
 static void save_expired(struct client *client) {
-    reply_error(client, "ERR the snapshot was given up: the server stops, or the wait was ended");
+    reply_error(client, "ERR the snapshot was cancelled: the server is stopping, or the client was unblocked");
 }
 
 static void drop_save(struct client *client, void *state) {
@@ -168,7 +168,7 @@ static void bgrewriteaof_command(struct client *client) {
         return;
     }
     if (!append_log_is_on(log)) {
-        reply_error(client, "ERR there is no append-only file to write anew: CONFIG SET appendonly yes begins one");
+        reply_error(client, "ERR there is no append-only file to rewrite: CONFIG SET appendonly yes starts one");
         return;
     }
     append_rewrite_want(log);
@@ -195,8 +195,9 @@ static bool restore_attempt(struct client *client) {
 }
 
 static void restore_expired(struct client *client) {
-    reply_error(client,
-                "ERR the wait for the restore was ended; it goes on unless the server stops or this connection closes");
+    reply_error(
+        client,
+        "ERR the client was unblocked, but the restore continues unless the server stops or this connection closes");
 }
 
 static void restore_command(struct client *client) {

@@ -44,7 +44,7 @@ static bool never_sooner(struct client *client) {
 
 static void give_up(struct client *client) {
     reply_error(client,
-                "ERR the server stops; the command waited for a snapshot to copy what it changes, and was not run");
+                "ERR the server is stopping; the command was waiting for a snapshot to copy its key, and was not run");
 }
 
 bool durability_holds(struct client *client) {

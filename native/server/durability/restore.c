@@ -126,7 +126,8 @@ static int check_rights(struct server *server, uint64_t id, const struct snapsho
                         struct error *error) {
     struct client *client = server_client_by_id(server, id);
     if (!client || client->closing)
-        return error_set(error, ERROR_GENERIC, "whoever asked for the restore has gone, and nothing was restored");
+        return error_set(error, ERROR_GENERIC,
+                         "the client that asked for the restore has disconnected, and nothing was restored");
     for (uint32_t i = 0; i < content->count; i++) {
         const char *name = table_config(content->tables[i])->name;
         const struct resp_argument key = {.data = (const uint8_t *)name, .length = strlen(name)};

@@ -81,7 +81,7 @@ void stop_snapshot_ended(struct server *server, uint64_t number, bool saved) {
         wake(server);
     } else {
         log_event(LOG_WARNING, "stop_refused", NULL,
-                  "asked to stop, but what there is could not be saved: the server goes on");
+                  "asked to stop, but the data could not be saved: the server keeps running");
         go_on(server);
     }
 }

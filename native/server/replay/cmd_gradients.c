@@ -43,7 +43,8 @@ static int check_name(const struct resp_argument *name, struct error *error) {
 static int parse_push(const struct client *client, struct push *push, struct error *error) {
     const struct resp_argument *blob = &client->argv[5];
     if (!argument_int64(&client->argv[2], &push->version) || push->version < 0)
-        return error_set(error, ERROR_GENERIC, "expected the version that it was computed at, an integer >= 0");
+        return error_set(error, ERROR_GENERIC,
+                         "expected the version of the weights that the gradient was computed at, an integer >= 0");
     if (check_name(&client->argv[3], error)) return -1;
     if (argument_is(&client->argv[4], "float32"))
         push->type = VECTOR_FLOAT32;

@@ -50,7 +50,7 @@ static int parse_weights(const struct client *client, uint32_t n, double *weight
         double weight;
         if (!argument_double(&client->argv[client->argc - n + i], &weight) || !isfinite(weight))
             return error_set(error, ERROR_GENERIC,
-                             "expected weights that are finite numbers; that of place %" PRIu32 " is none", i + 1);
+                             "expected weights that are finite numbers; number %" PRIu32 " is not", i + 1);
         if (weights) weights[i] = weight;
     }
     return 0;

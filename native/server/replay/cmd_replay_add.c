@@ -82,7 +82,7 @@ static int enter_part(struct client *client, struct replay_request *request, str
         return client_may_block(client)
                    ? 1
                    : error_set(error, ERROR_LIMIT,
-                               "no slots for more than %" PRIu32 " of %" PRIu32 " items, which have entered",
+                               "%" PRIu32 " of %" PRIu32 " items were added; there are no slots for the others",
                                request->entered, request->n);
     }
     if (entered == 0) return 0; /* old items leave first */

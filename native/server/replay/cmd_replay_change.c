@@ -64,7 +64,7 @@ static void change_expired(struct client *client) {
     struct error error;
     if (!replay_entry_missing(request->entry, &error)) {
         error_set(&error, ERROR_TIMEOUT,
-                  request->begun ? "the change of table '%s' goes on; REPLAY.INFO tells what is left"
+                  request->begun ? "the change of table '%s' continues; REPLAY.INFO shows what is left"
                                  : "waits behind another change of table '%s'; nothing was changed",
                   table_config(request->entry->table)->name);
     }

@@ -25,7 +25,7 @@ static int parse_columns(struct client *client, uint32_t at, struct replay_reque
         uint32_t column;
         if (replay_find_column(table, &client->argv[at + 2 + i], &column, error)) return -1;
         if (table_config(table)->column[column].kind == COLUMN_STEP) {
-            return error_set(error, ERROR_BADSCHEMA, "column '%s' is of steps, which items see only through windows",
+            return error_set(error, ERROR_BADSCHEMA, "column '%s' belongs to steps; items show it only through windows",
                              table_config(table)->column[column].name);
         }
         request->columns[i] = (uint8_t)column;
@@ -114,9 +114,10 @@ static int parse_times(struct client *client, uint32_t at, struct replay_request
 static int check_timed(const struct replay_request *request, struct error *error) {
     if (!request->timed) return 0;
     if (request->beta > 0)
-        return error_set(error, ERROR_GENERIC,
-                         "TIMED: expected no BETA: weights are of the draws of all shards together, and whoever merges "
-                         "them makes them");
+        return error_set(
+            error, ERROR_GENERIC,
+            "TIMED: expected no BETA: weights depend on the samples of all shards, so the client that merges "
+            "them computes the weights");
     if (request->n > REPLAY_CLIENT_PINNED_LIMIT)
         return error_set(error, ERROR_LIMIT,
                          "TIMED: expected at most %u items at once, got %" PRIu32

@@ -12,7 +12,8 @@
 static void tell_socket(struct client *client) {
     const struct server *server = client->server;
     if (client->argc > 1) {
-        reply_error(client, "ERR memory can be shared over a unix socket only; REPLAY.SHARE alone tells of one");
+        reply_error(client,
+                    "ERR memory can be shared over a unix socket only; REPLAY.SHARE without arguments names one");
         return;
     }
     if (server->replay->share_socket[0] == '\0' || server->config.shared_memory_limit_bytes == 0) {
@@ -61,8 +62,7 @@ static void share_command(struct client *client) {
 /* REPLAY.PROVE nonce */
 static void prove_command(struct client *client) {
     if (!share_take_nonce(client->server, client->argv[1].data, client->argv[1].length)) {
-        reply_error(client,
-                    "NOAUTH expected a nonce that REPLAY.SHARE has told over a TCP connection which still stands");
+        reply_error(client, "NOAUTH expected a nonce that REPLAY.SHARE gave to a TCP connection that is still open");
         return;
     }
     client->unproven = false;

@@ -45,7 +45,7 @@ int replay_check_incarnation(const struct replay_entry *entry, const struct resp
     return (uint64_t)value == entry->incarnation
                ? 0
                : error_set(error, ERROR_BADSCHEMA,
-                           "table '%s' was made anew: expected INCARNATION %" PRIu64 ", got %" PRId64
+                           "table '%s' was created again: expected INCARNATION %" PRIu64 ", got %" PRId64
                            "; read REPLAY.SPEC again",
                            table_config(entry->table)->name, entry->incarnation, value);
 }

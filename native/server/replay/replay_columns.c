@@ -136,9 +136,9 @@ static int bad_shape(const struct replay_request *request, const struct column *
 }
 
 static int misplaced(const struct replay_request *request, const struct column *column, struct error *error) {
-    const char *place = column->kind == COLUMN_WINDOW ? "is a window: its steps are given, with REPLAY.APPEND"
-                        : column->kind == COLUMN_STEP ? "is of steps: it is given with REPLAY.APPEND"
-                                                      : "is of items: it is given with REPLAY.ITEM";
+    const char *place = column->kind == COLUMN_WINDOW ? "is a window: append its steps with REPLAY.APPEND"
+                        : column->kind == COLUMN_STEP ? "belongs to steps: send it with REPLAY.APPEND"
+                                                      : "belongs to items: send it with REPLAY.ITEM";
     return error_set(error, ERROR_BADSCHEMA, "column '%s' %s, and not with these %s", column->name, place,
                      thing(request));
 }

@@ -16,7 +16,7 @@ void replay_waiting_reason(const struct replay_entry *entry, bool sampling, stru
     error->message[0] = 0;
     if (sampling) {
         if (table_can_sample(entry->table, n, true, error) && head && entry->lacks_pins)
-            error_set(error, ERROR_TIMEOUT, "replies in flight hold all the items that they may");
+            error_set(error, ERROR_TIMEOUT, "replies in flight hold as many items as they may; read them faster");
     } else {
         table_can_add(entry->table, n, error);
     }

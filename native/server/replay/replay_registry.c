@@ -117,8 +117,8 @@ int replay_registry_check_memory(const struct replay_registry *registry, const s
     if (!server_memory_exceeded(registry->server, bytes)) return 0;
     return error_set(error, ERROR_LIMIT,
                      "table '%s' would hold up to %" PRIu64
-                     " bytes of items, and maxmemory has no room for them beside "
-                     "what there is; lower capacity, set max_bytes, or raise maxmemory",
+                     " bytes of items, which do not fit in maxmemory beside the other "
+                     "tables and keys; lower capacity, set max_bytes, or raise maxmemory",
                      config->name, table_full_bytes(config));
 }
 
@@ -209,8 +209,8 @@ void replay_registry_drop(struct replay_registry *registry, struct replay_entry 
 bool replay_entry_missing(const struct replay_entry *entry, struct error *error) {
     const char *name = table_config(entry->table)->name;
     if (entry->replaced)
-        error_set(error, ERROR_BADSCHEMA,
-                  "table '%s' was made anew meanwhile, out of a snapshot; read REPLAY.SPEC again", name);
+        error_set(error, ERROR_BADSCHEMA, "table '%s' was replaced meanwhile, by a restore; read REPLAY.SPEC again",
+                  name);
     else if (entry->dropped)
         error_set(error, ERROR_NOTABLE, "table '%s' was dropped meanwhile", name);
     return entry->replaced || entry->dropped;

@@ -257,7 +257,7 @@ static void pfselftest_command(struct client *client) {
     else if (forms_agree(&sketches[0], &sketches[1]))
         reply_status(client, "OK");
     else
-        reply_error(client, "ERR the sparse and the dense form of a sketch hold other registers");
+        reply_error(client, "ERR the sparse and the dense form of a sketch hold different registers");
     memory_free(sketches);
 }
 
