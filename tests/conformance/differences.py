@@ -80,7 +80,7 @@ NOT_WANTED = {
 BEYOND = "Tables of experience, versioned weights, and queues of gradients: [protocol.md](protocol.md)."
 
 SUITE = [
-    ("'SYNC'", "The test reads the replication stream. There is no replication here."),
+    ("'SYNC'", "The test reads the replication stream. Recorded before this server had replicas."),
     ("'XADD'", "Recorded before this server had streams."),
     ("dump", "Recorded before this server had `DUMP` and `RESTORE`."),
     ("very long nested loops", "In Debian's Redis a pattern with so many stars matches nothing. Here it matches."),
