@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .batch import Batch
 from .client import Client
+from .cluster import Cluster
 from .errors import (
     ConnectionLost,
     GradientNotWaiting,
@@ -57,6 +58,7 @@ __all__ = [
     "Batch",
     "Buffer",
     "Client",
+    "Cluster",
     "Column",
     "ConnectionLost",
     "Fifo",

@@ -21,6 +21,7 @@ EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
 SUBCOMMANDS = {
     "serve": "run a server",
+    "cluster": "run and watch many shards of one replay",
     "apex": "the whole Ape-X job on one machine",
     "actor": "one Ape-X actor for a server elsewhere",
     "learner": "the Ape-X learner for a server elsewhere",
@@ -35,6 +36,7 @@ SUBCOMMANDS = {
     "completion": "a script that completes these words in bash, zsh or fish",
 }
 _ELSEWHERE = {
+    "cluster": ("replay_server.cluster_command", "main"),
     "top": ("replay_server.dashboard.top", "main"),
     "dashboard": ("replay_server.dashboard.main", "main"),
     "apex": ("replay_server.jobs.apex", "main_apex"),

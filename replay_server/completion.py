@@ -32,6 +32,12 @@ def command_parser() -> Parser:
         elif name == "scheduler":
             parts = _add(subcommands, name, about, None).add_subparsers(metavar="PART")
             _add(parts, "train", about, parser_of(lambda: cli.subcommand("scheduler")(["train"])))
+        elif name == "cluster":
+            from .cluster_command import PARTS
+
+            parts = _add(subcommands, name, about, None).add_subparsers(metavar="PART")
+            for part, (text, run) in PARTS.items():
+                _add(parts, part, text, parser_of(lambda run=run: run([])))
         else:
             _add(subcommands, name, about, parser_of(lambda name=name: cli.subcommand(name)([])))
     return root

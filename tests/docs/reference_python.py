@@ -18,7 +18,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Samplers and removers": ("Prioritized", "Uniform", "Fifo", "Lifo", "MaxHeap", "MinHeap"),
     "Rate limiters": ("MinSize", "SampleToInsertRatio", "Queue"),
     "In process": ("Buffer", "SumTree"),
-    "Server and client": ("Server", "Client", "TableHandle", "Batch", "Ragged", "Sampler", "Updater", "Gradients"),
+    "Server and client": (
+        "Server", "Cluster", "Client", "TableHandle", "Batch", "Ragged", "Sampler", "Updater", "Gradients",
+    ),
     "Writers": ("Writer", "VectorWriter", "NStepWriter", "VectorNStepWriter"),
     "With asyncio": (
         "aio.Client", "aio.AsyncTableHandle", "aio.AsyncSampler",

@@ -1,0 +1,299 @@
+"""`replay-server cluster start|status|stop`: shards of one replay, on this host."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import redis
+
+from .arguments import Parser, did_you_mean
+from .cluster import Cluster
+from .config import ConfigError, ServeConfig, load_config, parse_size, read_password
+from .connection import PASSWORD_VARIABLE
+from .errors import ReplayError
+from .topology import Topology
+
+EXIT_FAILURE, EXIT_USAGE, EXIT_SERVER_LOST, EXIT_INTERRUPTED = 1, 2, 5, 130
+_SCHEME = "redis+cluster://"
+
+
+def main(arguments: list[str]) -> int:
+    """Runs one of the parts; its exit status."""
+    if arguments and arguments[0] in PARTS:
+        return PARTS[arguments[0]][1](arguments[1:])
+    names = " | ".join(PARTS)
+    asked = arguments[:1] in (["-h"], ["--help"])
+    said = "" if asked or not arguments else f"unknown part {arguments[0]!r}{did_you_mean(arguments[0], PARTS)}\n"
+    about = "".join(f"\n  {name:<8}{text}" for name, (text, _) in PARTS.items())
+    print(
+        f"{said}usage: replay-server cluster {{{names}}} [options]\n{about}", file=sys.stdout if asked else sys.stderr
+    )
+    return 0 if asked else EXIT_USAGE
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"replay-server cluster: {message}", file=sys.stderr)
+    return status
+
+
+# ---- start -----------------------------------------------------------------------------------------------------------
+
+
+def _start_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="replay-server cluster start",
+        description="Runs shards, a process each, and watches them: one that dies is started again. Prints one line "
+        "when all are ready: ready url=redis+cluster://… pids=…",
+        epilog=f"The password comes from --password-file or the variable {PASSWORD_VARIABLE}. Exit status: 0 stopped "
+        "by a signal, or because every shard was, 1 failure, 2 usage.",
+    )
+    parser.add_argument("--shards", type=int, default=2, metavar="N", help="how many (default 2)")
+    parser.add_argument("--host", metavar="HOST", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument(
+        "--port",
+        type=int,
+        metavar="P",
+        help="of the first shard; the others have the next ones (default 7000; 0 = any)",
+    )
+    parser.add_argument("--announce", metavar="HOST", help="what clients are told in place of --host")
+    parser.add_argument("--config", metavar="FILE.toml", help="settings and tables, as for serve; options here win")
+    parser.add_argument("--dir", metavar="PATH", help="where files are written: a folder a shard, and the topology")
+    parser.add_argument("--maxmemory", metavar="BYTES", help="limit of each shard's key-value store, e.g. 2gb")
+    parser.add_argument("--password-file", metavar="PATH", help="file whose first line is the password")
+    parser.add_argument(
+        "--restore", action="store_true", help="each shard begins with the newest snapshot of its folder"
+    )
+    parser.add_argument(
+        "--pin", action=argparse.BooleanOptionalAction, default=None,
+        help="each shard has a core to itself (default: where there are more cores than shards)",
+    )  # fmt: skip
+    return parser
+
+
+def _merged(options: argparse.Namespace) -> ServeConfig:
+    settings = load_config(options.config) if options.config else ServeConfig(port=7000)
+    for name in ("host", "port", "dir", "password_file"):
+        if (value := getattr(options, name)) is not None:
+            setattr(settings, name, value)
+    if options.maxmemory is not None:
+        settings.maxmemory = parse_size(options.maxmemory)
+    if settings.transport != "kernel" or settings.unixsocket is not None:
+        raise ConfigError("shards are served over the kernel's TCP: leave transport and unixsocket out")
+    if settings.allow_remote:
+        settings.config["protected-mode"] = "no"
+    if settings.maxclients is not None:
+        settings.config["maxclients"] = settings.maxclients
+    return settings
+
+
+def _start(arguments: list[str]) -> int:
+    options = _start_parser().parse_args(arguments)
+    password = os.environ.get(PASSWORD_VARIABLE) or None
+    try:
+        settings = _merged(options)
+        if settings.password_file is not None:
+            password = read_password(settings.password_file)
+    except ConfigError as error:
+        return _fail(str(error), EXIT_USAGE)
+    asked = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: asked.set())
+    try:
+        cluster = Cluster(
+            settings.tables,
+            options.shards,
+            settings.host,
+            settings.port,
+            password,
+            settings.dir or ".",
+            settings.maxmemory,
+            settings.config,
+            announce=options.announce,
+            restore="latest" if options.restore else None,
+            pin=options.pin,
+        )
+    except (ReplayError, OSError, redis.RedisError) as error:
+        return _fail(str(error), EXIT_FAILURE)
+    with cluster:
+        url = cluster.url.rpartition("@")[2].removeprefix(_SCHEME)
+        print(f"ready url={_SCHEME}{url} pids={','.join(map(str, cluster.pids))}", flush=True)
+        while not asked.wait(0.1) and not cluster.was_stopped:
+            pass
+    return 0
+
+
+# ---- status and stop -------------------------------------------------------------------------------------------------
+
+
+def _url_parser(part: str, about: str) -> argparse.ArgumentParser:
+    parser = Parser(
+        prog=f"replay-server cluster {part}",
+        description=about,
+        epilog=f"A password that is not in the URL comes from the variable {PASSWORD_VARIABLE}. Exit status: 0 done, "
+        "1 failure, 2 usage, 5 no shard answers.",
+    )
+    parser.add_argument(
+        "--server", default=f"{_SCHEME}127.0.0.1:7000", metavar="URL", help=f"shards (default {_SCHEME}127.0.0.1:7000)"
+    )
+    return parser
+
+
+class Shards:
+    """Clients of all shards of a cluster, as the first shard of its URL that answers tells of them.
+
+    Raises:
+        ValueError: the URL is none of a cluster.
+        ConnectionError: no shard answers.
+    """
+
+    def __init__(self, url: str) -> None:
+        if not url.startswith(_SCHEME):
+            raise ValueError(f"expected {_SCHEME}[:password@]host:port[,host:port…], got {url!r}")
+        login, at, hosts = url.removeprefix(_SCHEME).rpartition("@")
+        self._login = f"{login}{at}"
+        self._password = None if at else os.environ.get(PASSWORD_VARIABLE) or None
+        for place in hosts.split(","):
+            with self._client(place) as client:
+                try:
+                    self.topology = Topology.from_json(client.execute_command("CLUSTER", "TOPOLOGY"))
+                except redis.ConnectionError:
+                    continue
+            break
+        else:
+            raise ConnectionError(f"no shard answers at {hosts}")
+        self.clients = {
+            shard.number: self._client(
+                f"[{shard.host}]:{shard.port}" if ":" in shard.host else f"{shard.host}:{shard.port}"
+            )
+            for shard in self.topology.shards
+        }
+
+    def _client(self, place: str) -> redis.Redis:
+        options: dict[str, Any] = {"password": self._password} if self._password else {}
+        return redis.Redis.from_url(f"redis://{self._login}{place}", socket_timeout=30.0, **options)
+
+    def close(self) -> None:
+        for client in self.clients.values():
+            client.close()
+
+
+def _with_shards(server: str, run: Callable[[Shards], int]) -> int:
+    try:
+        shards = Shards(server)
+    except ValueError as error:
+        return _fail(str(error), EXIT_USAGE)
+    except ConnectionError as error:
+        return _fail(str(error), EXIT_SERVER_LOST)
+    except redis.RedisError as error:
+        return _fail(str(error), EXIT_FAILURE)
+    try:
+        return run(shards)
+    except (redis.RedisError, ReplayError, ValueError) as error:
+        return _fail(str(error), EXIT_FAILURE)
+    finally:
+        shards.close()
+
+
+def shard_status(client: redis.Redis) -> dict[str, Any]:
+    """What one shard tells of itself; `{"running": False}` where it does not answer."""
+    try:
+        info: Mapping[str, Any] = client.info()
+    except redis.ConnectionError:
+        return {"running": False}
+    tables, names = {}, client.execute_command("REPLAY.LIST")
+    for name in names or []:
+        flat: Any = client.execute_command("REPLAY.INFO", name)
+        told = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+        tables[name.decode()] = int(told[b"size"])
+    return {
+        "running": True,
+        "pid": info["process_id"],
+        "uptime_s": info["uptime_in_seconds"],
+        "version": info.get("cluster_topology_version", 0),
+        "keys": client.dbsize(),
+        "memory_bytes": info["used_memory"],
+        "clients": info["connected_clients"],
+        "tables": tables,
+    }
+
+
+def status_of(shards: Shards) -> dict[str, Any]:
+    """The topology, and what each shard tells of itself."""
+    told = json.loads(shards.topology.to_json())
+    for shard in told["shards"]:
+        shard.update(shard_status(shards.clients[shard["shard"]]))
+        shard["slot_count"] = sum(last - first + 1 for first, last in shard["slots"])
+    return told
+
+
+def _show(told: Mapping[str, Any]) -> None:
+    print(f"topology {told['version']}, {len(told['shards'])} shards")
+    for shard in told["shards"]:
+        place = f"{shard['shard']:>4}  {shard['host']}:{shard['port']:<6}{shard['slot_count']:>6} slots"
+        if not shard["running"]:
+            print(f"{place}  does not answer")
+            continue
+        items = "".join(f"  {name} {size:,}" for name, size in shard["tables"].items())
+        print(f"{place}  pid {shard['pid']}  {shard['keys']:,} keys  {shard['memory_bytes'] / 2**20:,.1f} MiB{items}")
+    for move in told["moves"]:
+        first, last = move["slots"]
+        print(f"      slots {first}-{last} move from {move['from']} to {move['to']}")
+
+
+def _status(arguments: list[str]) -> int:
+    parser = _url_parser("status", "Shows the shards of a cluster: where they are, and what they hold.")
+    parser.add_argument("--json", action="store_true", help="as one line of JSON")
+    options = parser.parse_args(arguments)
+
+    def show(shards: Shards) -> int:
+        told = status_of(shards)
+        if options.json:
+            print(json.dumps(told))
+        else:
+            _show(told)
+        return 0 if all(shard["running"] for shard in told["shards"]) else EXIT_FAILURE
+
+    return _with_shards(options.server, show)
+
+
+def _stop(arguments: list[str]) -> int:
+    parser = _url_parser("stop", "Stops every shard of a cluster in order (SHUTDOWN), and so what watches them.")
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds to wait for it (default 60)")
+    options = parser.parse_args(arguments)
+
+    def stop(shards: Shards) -> int:
+        for client in shards.clients.values():
+            with contextlib.suppress(redis.ConnectionError):
+                client.shutdown()
+        deadline = time.monotonic() + options.timeout
+        for number, client in shards.clients.items():
+            while _answers(client):
+                if time.monotonic() > deadline:
+                    return _fail(f"shard {number} still answers after {options.timeout:g} s", EXIT_FAILURE)
+                time.sleep(0.05)
+        return 0
+
+    return _with_shards(options.server, stop)
+
+
+def _answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.ConnectionError:
+        return False
+
+
+PARTS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
+    "start": ("run shards on this host, and watch them", _start),
+    "status": ("where the shards are, and what they hold", _status),
+    "stop": ("stop them all", _stop),
+}

@@ -1,0 +1,92 @@
+"""A table over shards: what each shard's part of it is, and what the parts are together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from .selectors import MinSize, Queue, RateLimiter, SampleToInsertRatio
+from .table import Table
+
+_STRIDE = 0x9E3779B97F4A7C15
+"""Between the seeds of shards: with equal seeds their arrivals would come at the same times, and not be independent."""
+_SUMS = (
+    "size", "capacity", "bytes", "steps", "step_bytes", "streams", "added", "sampled", "removed", "stale_updates",
+    "stale_items", "updates_applied", "waiting", "waiting_add", "waiting_sample", "pinned_slots", "reserved_slots",
+    "free_slots", "retired_slots", "max_bytes", "total_priority", "zero_priorities",
+)  # fmt: skip
+
+
+def share_of_limiter(limiter: RateLimiter, shards: int) -> RateLimiter:
+    """One shard's share of a rate limiter: where each keeps to its own, all together keep to the whole."""
+    if isinstance(limiter, Queue):
+        return Queue(math.ceil(limiter.size / shards))
+    size = math.ceil(limiter.min_size_to_sample / shards)
+    if isinstance(limiter, MinSize):
+        return MinSize(size)
+    return SampleToInsertRatio(limiter.samples_per_insert, size, limiter.error_buffer / shards)
+
+
+def share_of(table: Table, number: int, shards: int) -> Table:
+    """The part of a table on shard `number`: equal shares of its capacity, bytes and limits, rounded up."""
+    if shards == 1:
+        return table
+    return replace(
+        table,
+        capacity=math.ceil(table.capacity / shards),
+        max_bytes=math.ceil(table.max_bytes / shards),
+        rate_limiter=share_of_limiter(table.rate_limiter, shards),
+        seed=_moved(table.seed, number),
+    )
+
+
+def whole_of(parts: Mapping[int, Table]) -> Table:
+    """The table that parts by shard number are together."""
+    number, first = next(iter(parts.items()))
+    if len(parts) == 1:
+        return first
+    return replace(
+        first,
+        capacity=sum(part.capacity for part in parts.values()),
+        max_bytes=sum(part.max_bytes for part in parts.values()),
+        rate_limiter=_whole_limiter([part.rate_limiter for part in parts.values()]),
+        seed=_moved(first.seed, -number),
+    )
+
+
+def _moved(seed: int, number: int) -> int:
+    return seed and ((seed + number * _STRIDE) % 2**64 or 1)
+
+
+def _whole_limiter(parts: Sequence[RateLimiter]) -> RateLimiter:
+    first = parts[0]
+    if isinstance(first, Queue):
+        return Queue(sum(part.size for part in parts if isinstance(part, Queue)))
+    size = sum(getattr(part, "min_size_to_sample", 0) for part in parts)
+    if isinstance(first, MinSize):
+        return MinSize(size)
+    buffer = sum(part.error_buffer for part in parts if isinstance(part, SampleToInsertRatio))
+    return SampleToInsertRatio(first.samples_per_insert, size, buffer)
+
+
+def whole_info(parts: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """What infos by shard number are together. Counts add up; `shards` has each shard's own."""
+    infos = list(parts.values())
+    whole = dict(infos[0])
+    whole.update({key: sum(info[key] for info in infos) for key in _SUMS if key in whole})
+    whole["max_priority"] = max(info["max_priority"] for info in infos)
+    whole["closed"] = all(info["closed"] for info in infos)
+    for key in ("reason", "reason_add", "closed_reason"):
+        whole[key] = next((info[key] for info in infos if info[key]), "")
+    versions = [info["policy_version"] for info in infos if info["policy_version"] is not None]
+    whole["policy_version"] = max(versions, default=None)
+    counts: dict[int, int] = {}
+    for info in infos:
+        for exponent, count in info["priorities"].items():
+            counts[exponent] = counts.get(exponent, 0) + count
+    whole["priorities"] = dict(sorted(counts.items()))
+    del whole["shard"], whole["incarnation"]
+    whole["shards"] = {number: dict(info) for number, info in parts.items()}
+    return whole

@@ -1,0 +1,180 @@
+"""Which shard has which slots: what a supervisor pushes, and what shards tell. docs/cluster.md has the rules."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+SLOTS = 16384
+MOST_SHARDS = 256
+
+SlotRange = tuple[int, int]
+"""First and last slot."""
+
+
+@dataclass(frozen=True)
+class ShardPlace:
+    """A shard: its number in ids, its id, where it listens, and its slots."""
+
+    number: int
+    id: str
+    host: str
+    port: int
+    unix: str = ""
+    slots: tuple[SlotRange, ...] = ()
+
+
+@dataclass(frozen=True)
+class Move:
+    """Slots of one shard that are on their way to another, by number."""
+
+    slots: SlotRange
+    source: int
+    target: int
+
+
+@dataclass(frozen=True)
+class Topology:
+    """All shards, and a version that goes up with every change."""
+
+    version: int
+    shards: tuple[ShardPlace, ...]
+    moves: tuple[Move, ...] = ()
+
+    @classmethod
+    def from_json(cls, text: str | bytes | None) -> Topology:
+        """What CLUSTER TOPOLOGY answers.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        try:
+            told = json.loads(text or "")
+            shards = tuple(
+                ShardPlace(
+                    shard["shard"], shard["id"], shard["host"], shard["port"], shard["unix"], _pairs(shard["slots"])
+                )
+                for shard in told["shards"]
+            )
+            moves = tuple(Move(_pairs([move["slots"]])[0], move["from"], move["to"]) for move in told["moves"])
+            return cls(int(told["version"]), shards, moves)
+        except (TypeError, KeyError, ValueError) as error:
+            raise ValueError(f"expected a topology, as CLUSTER TOPOLOGY tells it, got {text!r:.80}") from error
+
+    def to_json(self) -> str:
+        """The same."""
+        shards = [
+            {
+                "shard": each.number, "id": each.id, "host": each.host, "port": each.port, "unix": each.unix,
+                "slots": [list(pair) for pair in each.slots],
+            }
+            for each in self.shards
+        ]  # fmt: skip
+        moves = [{"slots": list(move.slots), "from": move.source, "to": move.target} for move in self.moves]
+        return json.dumps({"version": self.version, "shards": shards, "moves": moves})
+
+    def arguments(self, number: int) -> list[str | int]:
+        """The request that tells it to the shard of this number."""
+        words: list[str | int] = ["CLUSTER", "SETTOPOLOGY", self.version, number]
+        for shard in self.shards:
+            words += ["SHARD", shard.number, shard.id, shard.host, shard.port, shard.unix, slots_text(shard.slots)]
+        for move in self.moves:
+            words += ["MOVE", slots_text([move.slots]), move.target]
+        return words
+
+    def shard(self, number: int) -> ShardPlace:
+        """The shard of that number. Raises ValueError where there is none."""
+        for shard in self.shards:
+            if shard.number == number:
+                return shard
+        numbers = ", ".join(str(shard.number) for shard in self.shards)
+        raise ValueError(f"expected the number of a shard, one of {numbers}, got {number}")
+
+    def beginning(self, slots: Iterable[int], target: int) -> Topology:
+        """The next version, in which these slots begin to move. Those that are there already do not."""
+        self.shard(target)
+        wanted = set(slots)
+        owners = self.owners()
+        moving = {slot: move.target for move in self.moves for slot in _all([move.slots])}
+        moving.update(dict.fromkeys(wanted, target))
+        moves = [
+            Move(pair, source.number, goal.number)
+            for source in self.shards
+            for goal in self.shards
+            if source is not goal
+            for pair in slot_ranges(
+                slot for slot, to in moving.items() if to == goal.number and owners[slot] == source.number
+            )
+        ]
+        return replace(self, version=self.version + 1, moves=tuple(moves))
+
+    def arrived(self, slots: Iterable[int]) -> Topology:
+        """The next version, in which these slots are where they have moved to."""
+        owners, come = self.owners(), set(slots)
+        for move in self.moves:
+            for slot in come.intersection(_all([move.slots])):
+                owners[slot] = move.target
+        shards = tuple(
+            replace(shard, slots=slot_ranges(slot for slot, owner in enumerate(owners) if owner == shard.number))
+            for shard in self.shards
+        )
+        moves = tuple(
+            Move(pair, move.source, move.target)
+            for move in self.moves
+            for pair in slot_ranges(slot for slot in _all([move.slots]) if slot not in come)
+        )
+        return Topology(self.version + 1, shards, moves)
+
+    def owners(self) -> list[int]:
+        """The number of each slot's shard."""
+        owners = [-1] * SLOTS
+        for shard in self.shards:
+            for slot in _all(shard.slots):
+                owners[slot] = shard.number
+        return owners
+
+
+def even_slots(place: int, shards: int) -> tuple[SlotRange, ...]:
+    """The slots of the shard at that place, where all have as many."""
+    return ((place * SLOTS // shards, (place + 1) * SLOTS // shards - 1),)
+
+
+def slot_ranges(slots: Iterable[int]) -> tuple[SlotRange, ...]:
+    """Slots as ranges of those that follow each other."""
+    pairs: list[list[int]] = []
+    for slot in sorted(slots):
+        if pairs and pairs[-1][1] == slot - 1:
+            pairs[-1][1] = slot
+        else:
+            pairs.append([slot, slot])
+    return tuple((first, last) for first, last in pairs)
+
+
+def slots_text(slots: Sequence[SlotRange]) -> str:
+    """As CLUSTER SETTOPOLOGY reads them: "0-99,200"."""
+    return ",".join(f"{first}-{last}" if first < last else str(first) for first, last in slots)
+
+
+def parse_slots(text: str) -> list[int]:
+    """The slots of such a text.
+
+    Raises:
+        ValueError: it is none.
+    """
+    slots: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()) or not int(first) <= int(last or first) < SLOTS:
+            raise ValueError(f"expected slots within 0-{SLOTS - 1}, such as 0-99,200, got {text!r}")
+        slots.update(range(int(first), int(last or first) + 1))
+    return sorted(slots)
+
+
+def _pairs(slots: Any) -> tuple[SlotRange, ...]:
+    return tuple((int(first), int(last)) for first, last in slots)
+
+
+def _all(slots: Iterable[SlotRange]) -> Iterable[int]:
+    return (slot for first, last in slots for slot in range(first, last + 1))

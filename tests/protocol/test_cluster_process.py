@@ -1,0 +1,206 @@
+"""`rs.Cluster` and `replay-server cluster`: shards that are started, watched and stopped together."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import redis
+from redis.cluster import RedisCluster
+
+import replay_server as rs
+from replay_server.topology import Topology, parse_slots, slot_ranges
+
+TABLE = rs.Table("atari", capacity=1001, signature={"x": rs.Column("int64")}, rate_limiter=rs.MinSize(10))
+
+
+def wait_for(condition: Any, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it should have come true within a minute"
+        time.sleep(0.02)
+
+
+def cluster_client(url: str) -> RedisCluster:
+    return RedisCluster.from_url("redis://" + url.removeprefix("redis+cluster://").split(",")[0])
+
+
+def test_each_shard_holds_a_share_of_a_table_and_gives_ids_of_its_number() -> None:
+    with rs.Cluster([TABLE], shards=3) as cluster:
+        assert len(set(cluster.pids)) == 3
+        for number, server in enumerate(cluster.servers):
+            with rs.Client(server.url) as client:
+                ids = client.add("atari", {"x": np.arange(4)})
+                assert set(ids >> np.uint64(56)) == {number}
+                assert client.info("atari")["capacity"] == 334
+    assert not cluster.running
+
+
+def test_the_shards_are_one_redis_cluster_with_a_password() -> None:
+    with rs.Cluster(shards=2, password="a/secret") as cluster:
+        assert cluster.url.startswith("redis+cluster://:a%2Fsecret@127.0.0.1:")
+        with cluster_client(cluster.url) as client:
+            client.mset_nonatomic({f"key:{number}": number for number in range(100)})
+            assert [int(client.get(f"key:{number}")) for number in range(100)] == list(range(100))
+        topologies = []
+        for server in cluster.servers:
+            with redis.Redis.from_url(server.url) as shard:
+                assert shard.dbsize() > 10
+                topologies.append(Topology.from_json(shard.execute_command("CLUSTER TOPOLOGY")))
+        assert topologies == [cluster.topology] * 2
+
+
+def test_a_shard_that_dies_comes_back_from_its_snapshot_at_its_place(tmp_path: Path) -> None:
+    with rs.Cluster([TABLE], shards=2, directory=tmp_path) as cluster:
+        before, pids = cluster.topology, cluster.pids
+        with rs.Client(cluster.servers[1].url) as client:
+            ids = client.add("atari", {"x": np.arange(20)})
+            client.checkpoint()
+        os.kill(pids[1], signal.SIGKILL)
+        wait_for(lambda: cluster.restarts == 1 and cluster.running)
+        assert cluster.topology == before
+        assert cluster.pids[0] == pids[0]
+        with rs.Client(cluster.servers[1].url) as client:
+            assert client.get("atari", ids).data["x"].tolist() == list(range(20))
+        with redis.Redis.from_url(cluster.servers[1].url) as shard:
+            assert shard.info("cluster")["cluster_shard"] == 1
+
+
+def test_a_cluster_that_is_started_again_has_the_same_slots_and_ids(tmp_path: Path) -> None:
+    with rs.Cluster(shards=2, directory=tmp_path) as cluster:
+        before = cluster.topology
+        with cluster_client(cluster.url) as client:
+            client.set("key", "value")
+        for server in cluster.servers:
+            with rs.Client(server.url) as shard:
+                shard.checkpoint()
+    with rs.Cluster(shards=2, directory=tmp_path, restore="latest") as cluster:
+        after = cluster.topology
+        assert after.version > before.version
+        assert [(each.id, each.slots) for each in after.shards] == [(each.id, each.slots) for each in before.shards]
+        with cluster_client(cluster.url) as client:
+            assert client.get("key") == b"value"
+    with pytest.raises(rs.ServerError, match="files of 2 shards, and 3 were asked for"):
+        rs.Cluster(shards=3, directory=tmp_path)
+
+
+def test_a_newer_topology_that_somebody_else_has_pushed_is_taken_over(tmp_path: Path) -> None:
+    with rs.Cluster(shards=2, directory=tmp_path) as cluster:
+        newer = cluster.topology.beginning([5, 6], 1)
+        for number, server in enumerate(cluster.servers):
+            with redis.Redis.from_url(server.url) as shard:
+                shard.execute_command(*newer.arguments(number))
+        os.kill(cluster.pids[0], signal.SIGKILL)
+        wait_for(lambda: cluster.restarts == 1 and cluster.running)
+        with redis.Redis.from_url(cluster.servers[0].url) as shard:
+            assert Topology.from_json(shard.execute_command("CLUSTER TOPOLOGY")) == newer
+    assert Topology.from_json((tmp_path / "cluster.json").read_text()) == newer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"shards": 0}, "1 to 256 shards, got 0"),
+        ({"shards": 257}, "1 to 256 shards, got 257"),
+        ({"restore": "yesterday"}, "latest"),
+        ({"host": "0.0.0.0"}, "expected announce"),
+    ],
+)
+def test_what_makes_no_cluster_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(rs.ServerError, match=message):
+        rs.Cluster(**arguments)
+
+
+# ---- topologies in Python --------------------------------------------------------------------------------------------
+
+
+def test_slots_begin_to_move_and_arrive() -> None:
+    with rs.Cluster(shards=3) as cluster:
+        topology = cluster.topology
+    moving = topology.beginning(range(5400, 5500), 2)
+    assert [(move.slots, move.source, move.target) for move in moving.moves] == [
+        ((5400, 5460), 0, 2),
+        ((5461, 5499), 1, 2),
+    ]
+    partly = moving.arrived(range(5400, 5450))
+    assert [move.slots for move in partly.moves] == [(5450, 5460), (5461, 5499)]
+    arrived = partly.arrived(range(16384))
+    assert (arrived.version, arrived.moves) == (topology.version + 3, ())
+    assert arrived.shard(2).slots[0] == (5400, 5499)
+    assert Topology.from_json(arrived.to_json()) == arrived
+    assert topology.beginning([0, 1], 0).moves == ()
+    with pytest.raises(ValueError, match="one of 0, 1, 2, got 3"):
+        topology.beginning([0], 3)
+
+
+def test_slots_are_read_as_they_are_written() -> None:
+    assert slot_ranges(parse_slots("0-2,7,5-6")) == ((0, 2), (5, 7))
+    for wrong in ("", "x", "1-", "-1", "16384", "3-2", "1,,2"):
+        with pytest.raises(ValueError, match="expected slots within"):
+            parse_slots(wrong)
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "replay_server", "cluster", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def started(*words: str) -> tuple[subprocess.Popen[str], str]:
+    command = [sys.executable, "-m", "replay_server", "cluster", "start", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("ready url=redis+cluster://127.0.0.1:"), line
+    return process, line.split()[1].removeprefix("url=")
+
+
+def test_the_command_starts_shows_and_stops_shards(tmp_path: Path) -> None:
+    config = tmp_path / "cluster.toml"
+    config.write_text(
+        'port = 0\n[[tables]]\nname = "atari"\ncapacity = 100\nsampler = { kind = "uniform" }\n'
+        '[tables.signature]\nx = { dtype = "int64" }\n'
+    )
+    process, url = started("--shards", "2", "--config", str(config), "--dir", str(tmp_path / "data"))
+    try:
+        told = json.loads(run("status", "--json", "--server", url).stdout)
+        assert [shard["tables"] for shard in told["shards"]] == [{"atari": 0}, {"atari": 0}]
+        assert all(shard["running"] and shard["slot_count"] == 8192 for shard in told["shards"])
+        shown = run("status", "--server", url).stdout
+        assert "2 shards" in shown
+        assert f"pid {told['shards'][1]['pid']}" in shown
+        stopped = run("stop", "--server", url)
+        assert (stopped.returncode, stopped.stderr) == (0, "")
+        assert process.wait(60) == 0
+        lost = run("status", "--server", url)
+        assert lost.returncode == 5
+        assert "no shard answers" in lost.stderr
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def test_a_signal_stops_the_shards_and_their_supervisor(tmp_path: Path) -> None:
+    process, url = started("--port", "0", "--dir", str(tmp_path))
+    with process:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert run("status", "--server", url).returncode == 5
+
+
+def test_wrong_words_are_usage_errors() -> None:
+    assert run("restart").returncode == 2
+    assert "redis+cluster://" in run("status", "--server", "redis://127.0.0.1").stderr
+    assert run("status", "--server", "redis://127.0.0.1").returncode == 2
