@@ -10,6 +10,7 @@ from .aio_connection import AsyncPool
 from .aio_sampler import AsyncSampler
 from .aio_writer import AsyncNStepWriter, AsyncVectorNStepWriter, AsyncVectorWriter, AsyncWriter
 from .batch import Batch
+from .cluster_address import is_cluster_url
 from .connection import Address
 from .driver import Awaited, wait
 from .operations import Operations, TableOperations
@@ -37,6 +38,13 @@ class Client(Operations, Awaited):
     closes its connection: whether a cancelled `add` was stored is not known. Memory is shared with a server on this
     host where `shared_memory` is True, and not with None.
     """
+
+    def __new__(cls, url: str = "", **options: Any) -> Client:
+        if cls is Client and is_cluster_url(url):
+            from .aio_cluster import AsyncClusterClient  # which stands on this module
+
+            return object.__new__(AsyncClusterClient)
+        return object.__new__(cls)
 
     async def __aenter__(self) -> Client:
         return self

@@ -39,6 +39,7 @@ class Batch:
         ids: uint64 (N,), for `update_priorities`.
         probabilities: float64 (N,), of drawing each item.
         weights: float32 (N,), (size · P)^−β divided by the batch's maximum.
+        missing: numbers of the shards that a sample of a cluster left out, as `missing="leave_out"` allows.
     """
 
     data: dict[str, Any]
@@ -48,13 +49,14 @@ class Batch:
     lease: Lease | None = field(default=None, repr=False)
     landing: Any = field(default=None, repr=False)
     """Where a `Buffer` that filled the arrays found them, for the next time."""
+    missing: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Copied or sent to another process, it is arrays: shared memory, and where a buffer found them, stay here.
-        return Batch, (self.data, self.ids, self.probabilities, self.weights)
+        return Batch, (self.data, self.ids, self.probabilities, self.weights, None, None, self.missing)
 
     def release(self) -> None:
         """Gives shared memory back at once. Call it only when nothing reads the columns any more.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +45,7 @@ def over_shared_memory(shared: SharedBatch, arena: Arena | None) -> Batch | Repl
         return ServerError(f"{shared.what}: the reply is in shared memory that this connection does not have")
     lease = Lease(arena, shared.lease)
     if not shared.fits:
-        return _misfit(shared.what)
+        return misfit(shared.what)
     batch = shared.batch
     columns = dict(batch.columns)
     for name, (offset, size_bytes) in shared.places.items():
@@ -61,7 +61,8 @@ def over_shared_memory(shared: SharedBatch, arena: Arena | None) -> Batch | Repl
     return Batch(shaped(batch.data, columns), batch.ids, batch.probabilities, batch.weights, lease)
 
 
-def _misfit(what: str) -> ServerError:
+def misfit(what: str) -> ServerError:
+    """The error for a reply whose columns are others."""
     return ServerError(f"{what}: the reply does not fit the table's signature")
 
 
@@ -91,13 +92,13 @@ def batch_reading(what: str, timeout: float | None, out: Batch) -> Reading[Any]:
             places[name] = at, size_bytes
             fits = (isinstance(column, Ragged) or size_bytes == column.nbytes) and name in columns and fits
         else:
-            fits = (yield from _column_into(header, column, len(out))) and fits
+            fits = (yield from column_into(header, column, len(out))) and fits
     if places:
         return SharedBatch(what, out, places, lease, fits)
-    return out if fits else _misfit(what)
+    return out if fits else misfit(what)
 
 
-def _column_into(header: bytes, column: Any, count: int) -> Reading[bool]:
+def column_into(header: bytes, column: Any, count: int) -> Reading[bool]:
     """Receives a column; False: it is not what was expected."""
     if not isinstance(column, Ragged):
         return (yield from bulk_into(header, column))
@@ -119,20 +120,36 @@ def coded_reading(what: str, timeout: float | None, table: Table, out: Batch) ->
     if line[:1] == b"-":
         return explain(what, timeout, (yield from value_after(line)))
     columns = out.columns
-    own = [name for name in columns if name not in table.windows]
-    windows: dict[str, list[str]] = {}
-    for name in columns:
-        if name in table.windows:
-            windows.setdefault(table.windows[name].source, []).append(name)
-    if line[:1] != b"*" or length_of(line) != 3 + 2 * (len(own) + len(windows)):
+    if line[:1] != b"*" or length_of(line) != 3 + 2 * coded_count(table, columns):
         raise not_resp(line)
     fits = True
     for array in (out.ids, out.probabilities, out.weights):
         fits = (yield from bulk_into((yield None), array)) and fits
-    for name in own:
+    return (yield from coded_columns_into(what, table, columns, len(out), fits)) or out
+
+
+def _by_source(table: Table, columns: Iterable[str]) -> dict[str, list[str]]:
+    """The windows among columns, by the column of steps that they look at."""
+    windows: dict[str, list[str]] = {}
+    for name in columns:
+        if name in table.windows:
+            windows.setdefault(table.windows[name].source, []).append(name)
+    return windows
+
+
+def coded_count(table: Table, columns: Mapping[str, Any]) -> int:
+    """How many columns come where windows are coded."""
+    return sum(name not in table.windows for name in columns) + len(_by_source(table, columns))
+
+
+def coded_columns_into(
+    what: str, table: Table, columns: Mapping[str, Any], count: int, fits: bool
+) -> Reading[ReplayError | None]:
+    """Receives columns of `count` items whose windows are coded; the error where something does not fit."""
+    for name in (name for name in columns if name not in table.windows):
         fits = (yield from bulk_after((yield None))) == name.encode() and fits
-        fits = (yield from _column_into((yield None), columns[name], len(out))) and fits
-    for source, names in windows.items():
+        fits = (yield from column_into((yield None), columns[name], count)) and fits
+    for source, names in _by_source(table, columns).items():
         fits = (yield from bulk_after((yield None))) == source.encode() and fits
         header = yield None
         coded = np.empty(max(0, length_of(header)), np.uint8)
@@ -144,7 +161,7 @@ def coded_reading(what: str, timeout: float | None, table: Table, out: Batch) ->
             expand_windows(coded, [columns[name] for name in names], steps, table.step_columns[source].item_bytes)
         except ServerError as error:
             return ServerError(f"{what}: {error}")
-    return out if fits else _misfit(what)
+    return None if fits else misfit(what)
 
 
 def codes(table: Table, count: int, columns: Sequence[str] | None, wanted: bool | None, local: bool) -> bool:

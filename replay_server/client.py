@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from . import commands
 from .batch import Allocate, Batch
+from .cluster_address import is_cluster_url
 from .connection import Address
 from .connection_pool import BlockingPool
 from .driver import Blocking, Operation, run
 from .n_step_writer import NStepWriter, VectorNStepWriter
-from .operations import Operations, TableOperations
+from .operations import Operations, TableOperations, written_of
 from .options import ClientOptions, SampleOptions, SamplerOptions, exponent
 from .sampler import Sampler
 from .table import Table
@@ -35,8 +35,9 @@ class Client(Operations, Blocking):
     once and the next command connects anew.
 
     Args:
-        url: `redis://[[user]:password@]host:port` or `unix:///path`. Where it carries no password, that of the
-            variable REPLAY_SERVER_PASSWORD is given.
+        url: `redis://[[user]:password@]host:port` or `unix:///path`; or `redis+cluster://host:port[,host:port…]` for
+            servers that hold one replay together (docs/how-to/many-shards.md). Where it carries no password, that of
+            the variable REPLAY_SERVER_PASSWORD is given.
         connect_timeout: seconds for one attempt to connect.
         socket_timeout: seconds without progress, beyond a command's own `timeout`, until the server counts as lost.
         reconnect_timeout: seconds to go on trying.
@@ -48,6 +49,11 @@ class Client(Operations, Blocking):
             socket. See `Batch.release`.
         password_file: file whose first line is the password, in place of the variable.
         pickle_password: whether a password in the URL may stand in a pickle of the client.
+        missing: of a cluster: what is done without a shard that is lost. "wait": it is waited for, as one server is.
+            "error": `ConnectionLost` at once. "leave_out": samples are of the other shards, and say so in
+            `Batch.missing`; `info` too; priorities for its items count as stale.
+        missing_after: of a cluster: seconds without a reply after which a shard counts as lost, unless it is waited
+            for.
 
     A client can be pickled, and so can its handles (`client["atari"]`), for processes that were spawned, Ray's tasks
     and the workers of a `DataLoader`. What is sent is the URL and the settings. A password of the variable or of a file
@@ -57,6 +63,13 @@ class Client(Operations, Blocking):
     Raises:
         ValueError: the URL is malformed, or the file cannot be read. (Connecting happens with the first command.)
     """
+
+    def __new__(cls, url: str = "", **options: Any) -> Client:
+        if cls is Client and is_cluster_url(url):
+            from .cluster_client import ClusterClient  # which stands on this module
+
+            return object.__new__(ClusterClient)
+        return object.__new__(cls)
 
     def __enter__(self) -> Client:
         return self
@@ -92,7 +105,8 @@ class Client(Operations, Blocking):
     def updater(self, name: str) -> Updater:
         """Updates priorities of a table without waiting for the replies, as the loop of a learner wants. With asyncio,
         make a task of `update_priorities`, and await it before the next."""
-        return Updater(lambda ids, priorities: self._answer(commands.update(name, ids, priorities)))
+        update = written_of(self, Operations.update_priorities)
+        return Updater(lambda ids, priorities: update(self, name, ids, priorities))
 
     @overload
     def writer(self, name: str, *, n_step: None = None, discount: None = None, **options: Any) -> Writer: ...

@@ -153,6 +153,7 @@ def _drive_all(cls: type, driven: Callable[[Callable[..., Operation[Any]]], Call
 def _as_written(method: Callable[..., Any], written: Callable[..., Any]) -> Callable[..., Any]:
     """A driven method with the name, the signature and the docstring of its operation, returning what that returns."""
     functools.update_wrapper(method, written)
+    method.written = written  # type: ignore[attr-defined]  (as `operation` has it)
     signature = inspect.signature(written)
     returned = re.sub(r"^(?:Operation|Command)\[(.*)\]$", r"\1", str(signature.return_annotation))
     method.__annotations__ = {**written.__annotations__, "return": returned}

@@ -44,10 +44,10 @@ def sent(command: Callable[P, Command[T]]) -> operation[P, T]:
         return self._answer(command(*arguments, **named))
 
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return operation(_told_as(written, command, lambda given: [own, *given]))
+    return operation(told_as(written, command, lambda given: [own, *given]))
 
 
-def _told_as(written: Any, other: Any, parameters: Callable[[list[inspect.Parameter]], list[inspect.Parameter]]) -> Any:
+def told_as(written: Any, other: Any, parameters: Callable[[list[inspect.Parameter]], list[inspect.Parameter]]) -> Any:
     """A function with the docstring and the signature of another one, its parameters changed."""
     signature = inspect.signature(other)
     written.__doc__ = other.__doc__
@@ -68,14 +68,20 @@ class Operations(Written):
         shared_memory: bool | None = None,
         password_file: str | os.PathLike[str] | None = None,
         pickle_password: bool = False,
+        missing: str = "wait",
+        missing_after: float = 1.0,
     ) -> None:
         file = None if password_file is None else os.fspath(password_file)
-        self._address = Address.of_client(url, file)
         timeouts = connect_timeout, socket_timeout, reconnect_timeout
-        self._options = ClientOptions(*timeouts, shared_memory, file, pickle_password)
-        self._pool = self._new_pool(self._address, self._options)
+        self._options = ClientOptions(*timeouts, shared_memory, file, pickle_password, missing, missing_after)
         self._tables: dict[str, ServedTable] = {}
         self._redis: Any = None
+        self._begin(url)
+
+    def _begin(self, url: str) -> None:
+        """Says where the server is; connecting happens with the first command."""
+        self._address = Address.of_client(url, self._options.password_file)
+        self._pool = self._new_pool(self._address, self._options)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._address.has_password_in_url and not self._options.pickle_password:
@@ -319,13 +325,18 @@ class Operations(Written):
 # ---- of one table ----------------------------------------------------------------------------------------------------
 
 
+def written_of(client: Any, named: operation[Any, Any]) -> Callable[..., Operation[Any]]:
+    """An operation of that name as the client's class has it, undriven."""
+    return getattr(type(client), named.written.__name__).written
+
+
 def _of_table(named: operation[Concatenate[str, P], T]) -> operation[P, T]:
     """An operation of a client as one of a handle, which knows the table's name."""
 
     def written(self: TableOperations, *arguments: Any, **options: Any) -> Operation[Any]:
-        return named.written(self._client, self.name, *arguments, **options)
+        return written_of(self._client, named)(self._client, self.name, *arguments, **options)
 
-    told = _told_as(written, named.written, lambda given: [each for each in given if each.name != "name"])
+    told = told_as(written, named.written, lambda given: [each for each in given if each.name != "name"])
     told.__doc__ = re.sub(r"\n +name: the table\.(?=\n)", "", told.__doc__ or "")
     return operation(told)
 
@@ -356,9 +367,9 @@ class TableOperations(Written):
     @operation
     def checkpoint(self, name: str | None = None) -> Operation[str]:
         """Saves all tables of the server, not this one alone; the file's path. See `Client.checkpoint`."""
-        return Operations.checkpoint.written(self._client, name)
+        return written_of(self._client, Operations.checkpoint)(self._client, name)
 
     @operation
     def restore(self, name: str) -> Operation[list[str]]:
         """Restores all tables of a snapshot, not this one alone. See `replay_server.Client.restore`."""
-        return Operations.restore.written(self._client, name)
+        return written_of(self._client, Operations.restore)(self._client, name)

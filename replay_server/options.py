@@ -22,6 +22,14 @@ class ClientOptions:
     shared_memory: bool | None = None
     password_file: str | None = None
     pickle_password: bool = False
+    missing: str = "wait"
+    missing_after: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.missing not in (expected := ("wait", "leave_out", "error")):
+            raise ValueError(f"missing must be one of {', '.join(expected)}, got {self.missing!r}")
+        if not self.missing_after > 0:
+            raise ValueError(f"missing_after must be above 0 seconds, got {self.missing_after!r}")
 
 
 def exponent(importance_sampling_exponent: float | None, beta: float | None) -> float:

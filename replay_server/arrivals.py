@@ -1,0 +1,180 @@
+"""One shard's answer to `REPLAY.SAMPLE … TIMED`, received in two parts.
+
+First come the heads: ids, powers, times, and up to when they are complete. Once those of all shards are there it is
+known which arrivals are used: of each shard the first few. So the columns, which come last, are received straight into
+their places in the batch; what is left over lies behind them, where the next shard's columns are received.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .batch_replies import coded_columns_into, coded_count, column_into, misfit
+from .codec import Argument, Reading, bulk_after, bulk_into, encode_command, length_of, not_resp, value_after
+from .commands import ServedTable
+from .driver import Operation
+from .errors import ConnectionLost, ReplayError, error_of_own_request, explain
+from .exchanges import Exchanges
+from .options import SampleOptions
+
+if TYPE_CHECKING:
+    from .operations import Operations
+
+
+@dataclass
+class Arrivals:
+    """The heads of an answer.
+
+    Attributes:
+        ids: uint64 (m,).
+        powers: float64 (m,), p^α, or 1 where the sampler is uniform.
+        times: float64 (m,), ascending.
+        until: up to when they are complete.
+        sum: of p^α over the shard's live items, or their number where the sampler is uniform.
+        size: live items.
+        reason: why its rate limiter let no more through; "" if it did.
+    """
+
+    ids: np.ndarray
+    powers: np.ndarray
+    times: np.ndarray
+    until: float
+    sum: float
+    size: int
+    reason: str
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def _array(dtype: Any) -> Reading[np.ndarray]:
+    header = yield None
+    array = np.empty(max(0, length_of(header)) // np.dtype(dtype).itemsize, dtype)
+    if not (yield from bulk_into(header, array)):
+        raise not_resp(header)
+    return array
+
+
+class Question:
+    """`TIMED` to one shard: asked and answered by `heads`, done by `columns`, given up by `close`.
+
+    Args:
+        shard: its client.
+        served: the table as it has it.
+        most: arrivals that may come.
+        between: t0 and t1.
+        names: of the columns, in order.
+        options: of the sample.
+        coded: whether windows come as steps.
+    """
+
+    def __init__(
+        self,
+        shard: Operations,
+        served: ServedTable,
+        most: int,
+        between: tuple[float, float],
+        names: tuple[str, ...],
+        options: SampleOptions,
+        coded: bool,
+    ) -> None:
+        self._shard, self._served, self._coded = shard, served, coded
+        self._names = names
+        self.what = f"sample of {served.table.name!r} from the shard at {shard._address}"
+        self._connection: Exchanges | None = None
+        head: tuple[Argument, ...] = ("REPLAY.SAMPLE", served.table.name, most)
+        head += () if options.replace else ("REPLACE", 0)
+        head += ("INCARNATION", served.incarnation, *(("CODED",) if coded else ()))
+        head += () if options.policy_version is None else ("POLICY_VERSION", options.policy_version)
+        self._arguments = (*head, "TIMED", *map(float, between), "COLUMNS", len(names), *names)
+
+    def heads(self, deadline: float) -> Operation[Arrivals]:
+        """Asks, connecting until the deadline, and receives the heads.
+
+        Raises:
+            ConnectionLost: the connection broke.
+            ReplayError: the error reply.
+        """
+        pool = self._shard._pool
+        self._connection = connection = yield from pool.connected(deadline)
+        connection.begin(self.what)
+        try:
+            yield connection.send, encode_command(self._arguments)
+            answer: Any = yield connection.receive, self._heads_reading(), self._shard._options.socket_timeout
+        except BaseException as error:
+            self._lose(error)
+            raise
+        if isinstance(answer, ReplayError):
+            self._complete()
+            raise error_of_own_request(answer)
+        return answer
+
+    def columns(self, columns: Mapping[str, Any], count: int) -> Operation[None]:
+        """Receives the columns of the `count` items that have arrived.
+
+        Raises:
+            ConnectionLost: the connection broke.
+        """
+        assert self._connection is not None
+        reading = self._columns_reading(columns, count)
+        try:
+            error: Any = yield self._connection.receive, reading, self._shard._options.socket_timeout
+        except BaseException as lost:
+            self._lose(lost)
+            raise
+        self._complete()
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """Gives up what was not received."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _complete(self) -> None:
+        connection, self._connection = self._connection, None
+        assert connection is not None
+        connection.completed()
+        self._shard._pool.release(connection)
+
+    def _lose(self, error: BaseException) -> None:
+        self.close()
+        if isinstance(error, OSError) and not isinstance(error, ReplayError):
+            late = isinstance(error, TimeoutError | BlockingIOError)
+            sentence = "no progress in time" if late else error.strerror or str(error)
+            raise ConnectionLost(f"{self.what}: lost it: {sentence}") from error
+
+    def _heads_reading(self) -> Reading[Any]:
+        line = yield None
+        if line[:1] == b"-":
+            return explain(self.what, 0, (yield from value_after(line)))
+        columns = coded_count(self._served.table, dict.fromkeys(self._names)) if self._coded else len(self._names)
+        if line[:1] != b"*" or length_of(line) != 5 + 2 * columns:
+            raise not_resp(line)
+        ids = yield from _array(np.uint64)
+        powers = yield from _array(np.float64)
+        times = yield from _array(np.float64)
+        state = yield from _array(np.float64)
+        reason = yield from bulk_after((yield None))
+        until, total, size = map(float, state)
+        return Arrivals(ids, powers, times, until, total, int(size), bytes(reason or b"").decode("utf-8", "replace"))
+
+    def _columns_reading(self, columns: Mapping[str, Any], count: int) -> Reading[ReplayError | None]:
+        if self._coded:
+            return (yield from coded_columns_into(self.what, self._served.table, columns, count, True))
+        fits = True
+        for name, column in columns.items():
+            fits = (yield from bulk_after((yield None))) == name.encode() and fits
+            fits = (yield from column_into((yield None), column, count)) and fits
+        return None if fits else misfit(self.what)
+
+
+def deadline_after(seconds: float | None) -> float | None:
+    """On the clock `time.monotonic`; None: never."""
+    return None if seconds is None else time.monotonic() + seconds

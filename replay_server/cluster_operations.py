@@ -1,0 +1,513 @@
+"""What a client of many shards can do: the operations of `operations`, done by the shards together.
+
+Each shard has its own `Operations`, over connections of its own. What concerns all shards is asked of all at once
+(`together`) and put together here. What concerns an item goes to the shard that its id names; what concerns a key goes
+to the key's home.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+
+from . import cluster_sample, commands, gradients
+from .batch import Batch, new_batch
+from .checks import check_awaited, check_columns, check_ids, check_priorities, check_timeout
+from .cluster_address import ClusterAddress, even_slots, process_offset, slot_of
+from .cluster_sample import join_ragged
+from .cluster_tables import share_of, share_of_limiter, whole_info, whole_of
+from .commands import Command, ServedTable
+from .connection import Address
+from .connection_pool import ConnectionPool
+from .driver import Operation, operation
+from .errors import ConnectionLost, ReplayError, SchemaError, ServerError, Timeout
+from .operations import Operations, told_as
+from .options import ClientOptions, SampleOptions
+from .ragged import Ragged
+from .selectors import MinSize
+from .table import Table
+from .together import all_or_error, together
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _as_on_one(written: Callable[Concatenate[Any, P], Operation[T]]) -> operation[P, T]:
+    """An operation with the signature and the docstring of that of one server."""
+    return operation(told_as(written, getattr(Operations, written.__name__).written, lambda given: given))
+
+
+SHARD_BITS = np.uint64(56)
+"""An id's shard stands above them."""
+LEAST_PART = 32
+"""Items of a batch that are worth a request of their own."""
+_LONGEST_PAUSE_S = 0.05
+
+
+class Shard(Operations):
+    """One shard: its number, its slots of keys, and the operations of its server, undriven."""
+
+    def __init__(self, number: int, slots: Sequence[range], url: str, cluster: ClusterOperations) -> None:
+        self.number, self.slots, self.away_until = number, slots, 0.0
+        self._new_pool_of = cluster._new_pool
+        options = asdict(cluster._options)
+        if cluster._options.missing != "wait":
+            options["reconnect_timeout"] = 0.0
+            options["connect_timeout"] = min(options["connect_timeout"], cluster._options.missing_after)
+        super().__init__(url, **options)
+
+    def _new_pool(self, address: Address, options: ClientOptions) -> ConnectionPool[Any]:  # type: ignore[override]
+        return self._new_pool_of(address, options)
+
+
+class ClusterOperations(Operations):
+    """The operations of a cluster; see `replay_server.Client`."""
+
+    _address: Any
+
+    def _begin(self, url: str) -> None:
+        self._address = ClusterAddress.of_client(url, self._options.password_file)
+        self._shards: list[Shard] = []
+        self._sums: dict[str, dict[int, float]] = {}
+        """By table and shard, as last told: of p^α, or items."""
+        self._turns = itertools.count(process_offset(1 << 20))
+        self._is_closed = False
+
+    # ---- shards ------------------------------------------------------------------------------------------------------
+
+    def _found(self) -> Operation[list[Shard]]:
+        """The shards, by number; looked for once."""
+        if not self._shards and not self._is_closed:
+            self._shards = yield from self._discovered()
+        if self._is_closed:
+            raise ConnectionLost(f"the client of {self._address} is closed")
+        return self._shards
+
+    def _discovered(self) -> Operation[list[Shard]]:
+        """Shards as one of the servers tells of them all or, where none does, as each tells of itself."""
+        seeds = [Shard(place, [], server.url, self) for place, server in enumerate(self._address.servers)]
+        try:
+            told = yield from together([seed.command("CLUSTER", "TOPOLOGY", repeatable=True) for seed in seeds])
+            if all(isinstance(each, ConnectionLost) for each in told):
+                all_or_error(told)
+            for topology in told:
+                shards = None if isinstance(topology, Exception) else json.loads(topology or "{}").get("shards")
+                if shards:
+                    found = [self._as_told(shard) for shard in sorted(shards, key=lambda shard: shard["shard"])]
+                    yield from self._check_numbers(found)
+                    return found
+            infos = all_or_error(
+                (yield from together([seed.command("INFO", "replay", repeatable=True) for seed in seeds]))
+            )
+        finally:
+            for seed in seeds:
+                seed._pool.close()
+        return self._as_listed([_number_in(info) for info in infos])
+
+    def _check_numbers(self, shards: Sequence[Shard]) -> Operation[None]:
+        """Whether the servers that answer give ids of the numbers that the topology has of them."""
+        infos = yield from together([shard.command("INFO", "replay", repeatable=True) for shard in shards])
+        for shard, info in zip(shards, infos, strict=True):
+            if not isinstance(info, Exception) and (own := _number_in(info)) != shard.number:
+                raise ReplayError(
+                    f"the topology has {shard._address} as shard {shard.number}, and its ids are of shard {own}: start "
+                    f"it with the setting shard {shard.number}"
+                )
+
+    def _as_told(self, told: Mapping[str, Any]) -> Shard:
+        slots = [range(first, last + 1) for first, last in told["slots"]]
+        return Shard(told["shard"], slots, self._address.url_of(told["host"], told["port"]), self)
+
+    def _as_listed(self, numbers: list[int]) -> list[Shard]:
+        """The servers of the URL as shards of the numbers that they have; slots are shared out evenly."""
+        by_number: dict[int, Address] = {}
+        for number, server in zip(numbers, self._address.servers, strict=True):
+            if number in by_number:
+                raise ReplayError(
+                    f"{by_number[number]} and {server} are both shard {number}: start each server of a cluster with a "
+                    "number of its own (setting shard), or ids would name items of both"
+                )
+            by_number[number] = server
+        return [
+            Shard(number, [even_slots(place, len(by_number))], by_number[number].url, self)
+            for place, number in enumerate(sorted(by_number))
+        ]
+
+    def _present(self) -> Operation[list[Shard]]:
+        """The shards, without those that were left out a moment ago."""
+        shards = yield from self._found()
+        now = time.monotonic()
+        return [shard for shard in shards if shard.away_until <= now] or shards
+
+    def _gathered(
+        self, make: Callable[[Shard], Operation[T]], shards: Sequence[Shard] | None = None
+    ) -> Operation[dict[int, T]]:
+        """What an operation gives on each shard, all at once, by number. A lost shard is an error, unless the caller
+        leaves such shards out, and another one answers."""
+        if shards is None:
+            shards = yield from self._present()
+        patience = None if self._options.missing == "wait" else time.monotonic() + self._options.missing_after
+        results = yield from together([make(shard) for shard in shards], patience)
+        lost = [result for result in results if isinstance(result, ConnectionLost)]
+        if self._options.missing != "leave_out" or len(lost) == len(results):
+            all_or_error(results)
+        given: dict[int, T] = {}
+        for shard, result in zip(shards, results, strict=True):
+            if isinstance(result, ConnectionLost):
+                shard.away_until = time.monotonic() + self._options.missing_after
+            elif isinstance(result, Exception):
+                raise result
+            else:
+                given[shard.number] = result
+        return given
+
+    def _on_all(self, make: Callable[[Shard], Operation[T]]) -> Operation[list[T]]:
+        """As `_gathered`, of every shard; a lost one is an error."""
+        shards = yield from self._found()
+        return all_or_error((yield from together([make(shard) for shard in shards])))
+
+    def _next_shard(self) -> Operation[Shard]:
+        """The shards in turn."""
+        shards = yield from self._present()
+        return shards[next(self._turns) % len(shards)]
+
+    # ---- keys: weights, gradients ------------------------------------------------------------------------------------
+
+    def _home(self, key: str) -> Operation[Shard]:
+        """The shard that has the key's slot."""
+        shards = yield from self._found()
+        slot = slot_of(key)
+        return next(
+            (shard for shard in shards if any(slot in slots for slots in shard.slots)), shards[slot % len(shards)]
+        )
+
+    def _answer(self, command: Command[T]) -> Operation[T]:
+        """What a command of one key returns, from the key's home. Where that has moved, the shards are looked for
+        again, once."""
+        key = command.arguments[1] if len(command.arguments) > 1 else ""
+        home = yield from self._home(key if isinstance(key, str) else "")
+        try:
+            return (yield from home._answer(command))
+        except ServerError as error:
+            if error.code not in ("MOVED", "ASK"):
+                raise
+        yield from self._look_again()
+        home = yield from self._home(key if isinstance(key, str) else "")
+        return (yield from home._answer(command))
+
+    def _look_again(self) -> Operation[None]:
+        """Looks for the shards anew; those that are where they were keep their connections."""
+        found = yield from self._discovered()
+        known = {(shard.number, shard.url): shard for shard in self._shards}
+        for place, shard in enumerate(found):
+            if (same := known.pop((shard.number, shard.url), None)) is not None:
+                same.slots = shard.slots
+                shard._pool.close()
+                found[place] = same
+        for gone in known.values():
+            gone._pool.close()
+        self._shards = found
+
+    @_as_on_one
+    def gradient_keys(self) -> Operation[list[str]]:
+        keys = yield from self._on_all(lambda shard: shard._answer(gradients.keys()))
+        return sorted(set(itertools.chain.from_iterable(keys)))
+
+    @_as_on_one
+    def command(self, *arguments: str | bytes | int, repeatable: bool = False) -> Operation[Any]:
+        shards = yield from self._found()
+        return (yield from shards[0].command(*arguments, repeatable=repeatable))
+
+    # ---- tables ------------------------------------------------------------------------------------------------------
+
+    @_as_on_one
+    def create_table(self, table: Table) -> Operation[None]:
+        shards = yield from self._found()
+        yield from self._on_all(lambda shard: shard.create_table(share_of(table, shard.number, len(shards))))
+
+    @_as_on_one
+    def table(self, name: str) -> Operation[Table]:
+        shards = yield from self._found()
+        tables = yield from self._on_all(lambda shard: shard.table(name))
+        return whole_of({shard.number: table for shard, table in zip(shards, tables, strict=True)})
+
+    @_as_on_one
+    def tables(self) -> Operation[list[str]]:
+        return list(
+            dict.fromkeys(itertools.chain.from_iterable((yield from self._on_all(lambda shard: shard.tables()))))
+        )
+
+    @_as_on_one
+    def drop_table(self, name: str) -> Operation[None]:
+        self._sums.pop(name, None)
+        yield from self._on_all(lambda shard: shard.drop_table(name))
+
+    @_as_on_one
+    def reset(self, name: str) -> Operation[None]:
+        self._sums.pop(name, None)
+        yield from self._on_all(lambda shard: shard.reset(name))
+
+    @_as_on_one
+    def close_table(self, name: str, reason: str | None = None) -> Operation[None]:
+        yield from self._on_all(lambda shard: shard.close_table(name, reason))
+
+    @_as_on_one
+    def open_table(self, name: str) -> Operation[None]:
+        yield from self._on_all(lambda shard: shard.open_table(name))
+
+    @_as_on_one
+    def configure(self, name: str, **changes: Any) -> Operation[None]:
+        shards = yield from self._found()
+        if changes.get("rate_limiter") is not None:
+            changes["rate_limiter"] = share_of_limiter(changes["rate_limiter"], len(shards))
+        if changes.get("max_bytes"):
+            changes["max_bytes"] = -(-changes["max_bytes"] // len(shards))
+        self._sums.pop(name, None)
+        yield from self._on_all(lambda shard: shard.configure(name, **changes))
+
+    @_as_on_one
+    def info(self, name: str) -> Operation[dict[str, Any]]:
+        told = yield from self._gathered(lambda shard: shard.info(name))
+        if len(self._shards) == 1:
+            return next(iter(told.values()))
+        missing = [shard.number for shard in self._shards if shard.number not in told]
+        return {**whole_info(told), "missing": missing}
+
+    @_as_on_one
+    def await_items(
+        self, name: str, *, since: int | None = None, size: int | None = None, timeout: float | None = None
+    ) -> Operation[tuple[int, int]]:
+        shards = yield from self._found()
+        if len(shards) == 1:
+            return (yield from shards[0].await_items(name, since=since, size=size, timeout=timeout))
+        check_awaited(since, size)
+        timeout, pause = check_timeout(timeout), 0.001
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            infos = list((yield from self._gathered(lambda shard: shard.info(name))).values())
+            added, held = sum(info["added"] for info in infos), sum(info["size"] for info in infos)
+            if (size is not None and held >= size) or (size is None and added != since):
+                return added, held
+            if all(info["closed"] for info in infos) or (deadline is not None and time.monotonic() + pause > deadline):
+                # One of them says why, in its own words, and raises it.
+                yield from shards[0].await_items(name, since=infos[0]["added"], timeout=0)
+                raise Timeout(f"wait for items of {name!r}: {added} were added, {held} are there")
+            yield shards[0]._pool.pause, pause
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    @_as_on_one
+    def checkpoint(self, name: str | None = None) -> Operation[str]:
+        return "\n".join((yield from self._on_all(lambda shard: shard.checkpoint(name))))
+
+    @_as_on_one
+    def restore(self, name: str) -> Operation[list[str]]:
+        self._sums.clear()
+        return list(itertools.chain.from_iterable((yield from self._on_all(lambda shard: shard.restore(name)))))
+
+    # ---- items -------------------------------------------------------------------------------------------------------
+
+    def _known(self, name: str) -> Operation[ServedTable]:
+        """The table as one shard has it: what its items look like is the same on all."""
+        shard = yield from self._next_shard()
+        return (yield from shard._known(name))
+
+    def _look_up(self, name: str) -> Operation[ServedTable]:
+        shard = yield from self._next_shard()
+        return (yield from shard._look_up(name))
+
+    @_as_on_one
+    def add(
+        self, name: str, data: Mapping[str, Any], priorities: Any = None, timeout: float | None = None
+    ) -> Operation[np.ndarray]:
+        shards = yield from self._found()
+        if len(shards) == 1:
+            return (yield from shards[0].add(name, data, priorities, timeout))
+
+        def attempt(served: ServedTable) -> Operation[np.ndarray]:
+            count, columns = check_columns(served.table, data)
+            checked = None if priorities is None else check_priorities(priorities, count)
+            if count == 0:
+                return np.empty(0, np.uint64)
+            present = yield from self._present()
+            bounds = _bounds(count, len(present), served.table)
+            first, leaves = next(self._turns), tuple(served.table.leaves)
+            additions = [
+                self._added(
+                    [present[(first + part + other) % len(present)] for other in range(len(present))],
+                    name,
+                    {leaf: _cut(column, low, high) for leaf, column in zip(leaves, columns, strict=True)},
+                    None if checked is None else checked[low:high],
+                    timeout,
+                )
+                for part, (low, high) in enumerate(itertools.pairwise(bounds))
+            ]
+            results = yield from together(additions)
+            stored = [result for result in results if not isinstance(result, Exception)]
+            if stored and len(stored) < len(results):
+                yield from self._taken_back(name, stored)
+            return np.concatenate(all_or_error(results))
+
+        return (yield from self._of_current(name, attempt))
+
+    def _added(
+        self,
+        order: Sequence[Shard],
+        name: str,
+        columns: Mapping[str, Any],
+        priorities: np.ndarray | None,
+        timeout: float | None,
+    ) -> Operation[np.ndarray]:
+        """Adds a part on the first of these shards. Where a rate limiter may hold it back, each is tried before one is
+        waited for."""
+
+        def attempt(shard: Shard, seconds: float | None) -> Operation[np.ndarray]:
+            return shard._of_current(name, lambda served: shard._answer(_add(served, columns, priorities, seconds)))
+
+        served = yield from order[0]._known(name)
+        if not isinstance(served.table.rate_limiter, MinSize):
+            for shard in order:
+                try:
+                    return (yield from attempt(shard, 0))
+                except Timeout:
+                    continue
+        return (yield from attempt(order[0], timeout))
+
+    def _taken_back(self, name: str, stored: Sequence[np.ndarray]) -> Operation[None]:
+        """Removes what other shards have stored of a batch that one of them refused."""
+        yield from self._by_shard(np.concatenate(stored), lambda shard, ids, _: shard.delete(name, ids))
+
+    def _by_shard(
+        self, ids: np.ndarray, make: Callable[[Shard, np.ndarray, np.ndarray], Operation[T]]
+    ) -> Operation[list[tuple[np.ndarray, T | Exception]]]:
+        """Does something with the ids of each shard, all at once: places among `ids`, and what was returned or raised.
+        Ids of no shard are with none."""
+        shards = yield from self._found()
+        numbers = ids >> SHARD_BITS
+        places = [(shard, np.flatnonzero(numbers == shard.number)) for shard in shards]
+        places = [(shard, which) for shard, which in places if len(which)]
+        results = yield from together([make(shard, ids[which], which) for shard, which in places])
+        return [(which, result) for (_, which), result in zip(places, results, strict=True)]
+
+    @_as_on_one
+    def update_priorities(self, name: str, ids: Any, priorities: Any) -> Operation[tuple[int, int]]:
+        checked = check_ids(ids)
+        raw = check_priorities(priorities, len(checked))
+
+        def update(shard: Shard, own: np.ndarray, which: np.ndarray) -> Operation[tuple[int, int]]:
+            return shard._answer(commands.update(name, own, raw[which]))
+
+        results = [result for _, result in (yield from self._by_shard(checked, update))]
+        if self._options.missing == "leave_out":
+            results = [result for result in results if not isinstance(result, ConnectionLost)]
+        applied = sum(applied for applied, _ in all_or_error(results))
+        return applied, len(checked) - applied
+
+    @_as_on_one
+    def delete(self, name: str, ids: Any) -> Operation[int]:
+        results = yield from self._by_shard(check_ids(ids), lambda shard, own, _: shard.delete(name, own))
+        return sum(all_or_error([result for _, result in results]))
+
+    @_as_on_one
+    def get(self, name: str, ids: Any) -> Operation[Batch]:
+        checked = check_ids(ids)
+        shards = yield from self._found()
+        if len(shards) == 1:
+            return (yield from shards[0].get(name, checked))
+        results = yield from self._by_shard(checked, lambda shard, own, _: shard.get(name, own))
+        parts = all_or_error([result for _, result in results])
+        if sum(map(len, parts)) < len(checked):
+            numbers = {shard.number for shard in shards}
+            stray = next(each for each in checked.tolist() if each >> 56 not in numbers)
+            raise ServerError(f"item {stray} is not in table {name!r}: no shard of {self._address} has its number")
+        served = yield from self._known(name)
+        totals = yield from self._totals(name, served)
+        batch = _merged(served.table, len(checked), [which for which, _ in results], parts)
+        shares = np.array([totals.get(number, 0.0) for number in (checked >> SHARD_BITS).tolist()])
+        batch.probabilities *= shares / (sum(totals.values()) or 1.0)
+        return batch
+
+    def _totals(self, name: str, served: ServedTable) -> Operation[dict[int, float]]:
+        """Each shard's share of the sum that probabilities are of."""
+        infos = yield from self._gathered(lambda shard: shard.info(name))
+        key = "size" if not hasattr(served.table.sampler, "priority_exponent") else "total_priority"
+        return {number: float(info[key]) for number, info in infos.items()}
+
+    def _sample(
+        self, name: str, batch_size: int, out: Batch | None, shared: bool, options: SampleOptions
+    ) -> Operation[Batch]:
+        shards = yield from self._found()
+        if len(shards) == 1:
+            return (yield from shards[0]._sample(name, batch_size, out, shared, options))
+        return (yield from cluster_sample.sample(self, name, batch_size, out, options))
+
+    def _written(
+        self,
+        kinds: tuple[type, type],
+        name: str,
+        environments: int | None,
+        n_step: int | None,
+        discount: float | None,
+        options: Mapping[str, Any],
+    ) -> Operation[Any]:
+        """A writer on one shard, which its streams stay on: the shards in turn."""
+        shard = yield from self._next_shard()
+        return (yield from shard._written(kinds, name, environments, n_step, discount, options))
+
+
+def _bounds(count: int, shards: int, part: Table) -> list[int]:
+    """Where the parts of a batch begin and end: as many as are worth it; more where a shard's share of the table or
+    of its rate limiter is small."""
+    parts = max(count // LEAST_PART, -(-count // part.capacity), 1)
+    parts = min(shards, count, parts if isinstance(part.rate_limiter, MinSize) else shards)
+    return [count * part // parts for part in range(parts + 1)]
+
+
+def _number_in(info: bytes | str) -> int:
+    """A server's number, from its INFO."""
+    text = info.decode() if isinstance(info, bytes) else info
+    found = [line.partition(":")[2] for line in text.splitlines() if line.startswith("shard:")]
+    if not found:
+        raise ServerError("expected a server that says which shard it is (INFO replay), got an older one")
+    return int(found[0])
+
+
+def _cut(column: Any, low: int, high: int) -> Any:
+    """Items low to high - 1 of a checked column."""
+    if not isinstance(column, Ragged):
+        return column[low:high]
+    offsets = column.offsets[low : high + 1]
+    return Ragged(column.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+
+def _merged(table: Table, count: int, places: Sequence[np.ndarray], parts: Sequence[Batch]) -> Batch:
+    """Parts of a batch as one: item i of a part at places[i]."""
+    batch = new_batch(table, count)
+    order = np.argsort(np.concatenate([*places, np.empty(0, np.int64)]), kind="stable")
+    for name, column in batch.columns.items():
+        pieces = [part.columns[name] for part in parts]
+        if isinstance(column, Ragged):
+            rows = list(itertools.chain.from_iterable(pieces))
+            join_ragged([Ragged(rows[at], np.array([0, len(rows[at])])) for at in order], column)
+        else:
+            for which, piece in zip(places, pieces, strict=True):
+                column[which] = piece
+    for which, part in zip(places, parts, strict=True):
+        batch.ids[which], batch.probabilities[which] = part.ids, part.probabilities
+    batch.weights[:] = 1
+    return batch
+
+
+def _add(
+    served: ServedTable, columns: Mapping[str, Any], priorities: np.ndarray | None, timeout: float | None
+) -> Command[np.ndarray]:
+    if tuple(columns) != tuple(served.table.leaves):
+        raise SchemaError(
+            f"table {served.table.name!r} has other columns on another shard: drop it, and create it again"
+        )
+    return commands.add(served, len(next(iter(columns.values()))), list(columns.values()), priorities, timeout)

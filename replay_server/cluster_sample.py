@@ -1,0 +1,383 @@
+"""A sample of a table over shards, exact and usually in one round trip, by superposition of Poisson processes.
+
+Every shard is asked at once what arrives up to a horizon (`REPLAY.SAMPLE … TIMED`; native/replay/table_timed.c has the
+argument why the first B arrivals of all, by time, are B independent draws by p^α over all shards). What this side adds:
+
+- The horizon is (B + c·√B) / Σ sums, with the sums of the last answers. If they are out of date, too many or too few
+  arrivals come. If too few, the shards are asked again for what follows, from where each is complete.
+- Only arrivals up to the least of these times are used: none before it is missing. How far to ask next is chosen from
+  answers about the past, of which what follows is independent.
+- An arrival's probability is its power over the sum of all shards' at its time: each shard's sum is that of the answer
+  which covers that time. So it stays right if priorities change between two questions.
+- A shard that is left out is left out whole, with what it has answered before: the sample is exact of the others.
+- Without replacement, an item counts when it first arrives. A later question can bring it again; it is passed over.
+
+Of each shard, the arrivals that are used of the first answers are its first ones. So its columns are received straight
+into the batch, at their place, and what is left over lies where the next shard's columns are received after it. Items
+of a batch are in the order of shards, and of time within a shard.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .arrivals import Arrivals, Question, deadline_after
+from .batch import Batch, check_out, new_batch
+from .batch_replies import codes
+from .checks import check_timeout, check_version
+from .cluster_tables import whole_of
+from .driver import Operation
+from .errors import ConnectionLost, LimitExceeded, SchemaError, TableClosed, Timeout
+from .options import SampleOptions
+from .ragged import Ragged, Room
+from .selectors import Prioritized
+from .table import Table
+from .together import together
+
+if TYPE_CHECKING:
+    from .cluster_operations import ClusterOperations, Shard
+
+MOST_ARRIVALS = 8192
+"""Of one answer, as the server has it."""
+SURPLUS = 1.2
+"""Standard deviations of the number of arrivals that are asked for beyond those wanted: about 5 % of a batch of 512,
+and a second question for one batch of eight."""
+_FIRST_DELAY_S, _LONGEST_DELAY_S = 0.001, 0.05
+_AWAY_S = 1.0
+"""How long a shard that was left out is not asked again."""
+
+
+class _Waits(Exception):
+    """The sample has to wait, for this reason."""
+
+
+@dataclass
+class _Piece:
+    """Arrivals of one answer, and their columns where they were received aside."""
+
+    shard: Shard
+    arrivals: Arrivals
+    columns: dict[str, Any] = field(default_factory=dict)
+
+
+def sample(
+    cluster: ClusterOperations, name: str, count: int, out: Batch | None, options: SampleOptions
+) -> Operation[Batch]:
+    """Draws a batch over all shards, waiting as the options say."""
+    if count < 1:
+        raise LimitExceeded(f"expected a sample of at least 1 item, got {count}")
+    timeout = check_timeout(options.timeout)
+    if options.policy_version is not None:
+        check_version(options.policy_version)
+    deadline, lost_until = deadline_after(timeout), 0.0
+    delay, looked_up = _FIRST_DELAY_S, False
+    draw = _Draw(cluster, name, count, out, options)
+    while True:
+        try:
+            return (yield from draw.go_on())
+        except _Waits as waits:
+            if deadline is not None and time.monotonic() + delay > deadline:
+                waited = "would have to wait" if timeout == 0 else f"timed out after {timeout:g} s"
+                raise Timeout(f"sample of {count} from {name!r} {waited}: {waits}", str(waits)) from None
+            yield draw.shards[0]._pool.pause, delay
+            delay = min(2 * delay, _LONGEST_DELAY_S)
+        except SchemaError:
+            if looked_up or not (yield from _was_made_anew(cluster, name)):
+                raise
+            looked_up, draw = True, _Draw(cluster, name, count, out, options)
+        except ConnectionLost:
+            lost_until = lost_until or time.monotonic() + cluster._options.reconnect_timeout
+            if cluster._options.missing == "error" or time.monotonic() > lost_until or cluster._is_closed:
+                raise
+            draw = _Draw(cluster, name, count, out, options)
+
+
+def _was_made_anew(cluster: ClusterOperations, name: str) -> Operation[bool]:
+    """Looks a table up on every shard; whether one has another than was known."""
+    known = {shard.number: shard._tables.get(name) for shard in cluster._shards}
+    served = yield from cluster._gathered(lambda shard: shard._look_up(name))
+    return any(getattr(known[number], "incarnation", None) != each.incarnation for number, each in served.items())
+
+
+class _Draw:
+    """One sample as it is put together. `go_on` may be called again after `_Waits`: what was drawn is kept."""
+
+    def __init__(
+        self, cluster: ClusterOperations, name: str, count: int, out: Batch | None, options: SampleOptions
+    ) -> None:
+        self.cluster, self.name, self.count, self.out, self.options = cluster, name, count, out, options
+        self.shards: list[Shard] = []
+        self.pieces: list[_Piece] = []
+        self.covered: dict[int, list[tuple[float, float, int]]] = {}
+        """Of each shard, by number: up to when, with which sum and size, for each of its answers."""
+        self.left_out: set[int] = set()
+        self.table: Table
+        self.rounds = 0
+
+    def go_on(self) -> Operation[Batch]:
+        if not self.shards:
+            yield from self._begin()
+        if self.cluster._sums.get(self.name) is None or (self.rounds > 1 and not self.options.replace):
+            yield from self._look()
+        while True:
+            questions = self._questions()
+            try:
+                yield from self._answers(questions)
+                chosen = self._chosen()
+                if chosen is not None and self.rounds == 1:
+                    return (yield from self._received_in_place(questions, chosen))
+                yield from self._received_aside(questions)
+            finally:
+                for question in questions.values():
+                    question.close()
+            if chosen is not None:
+                return self._copied(chosen)
+            reason = next(
+                (piece.arrivals.reason for piece in self.pieces[-len(questions) :] if piece.arrivals.reason), ""
+            )
+            if reason:
+                raise _Waits(reason)
+            if self.rounds > 1 and not self.options.replace:
+                yield from self._look()
+
+    # ---- before ------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> Operation[None]:
+        self.served = yield from self.cluster._gathered(lambda shard: shard._known(self.name))
+        self.shards = [shard for shard in self.cluster._shards if shard.number in self.served]
+        self.left_out = {shard.number for shard in self.cluster._shards if shard not in self.shards}
+        self.table = whole_of({number: each.table for number, each in self.served.items()})
+        self.names = self.table.chosen(self.options.columns)
+        if self.out is not None:
+            check_out(self.out, self.table, self.count, self.options.columns)
+        if not self.options.replace and self.count > self.table.capacity:
+            raise LimitExceeded(
+                f"a sample of {self.count} without replacement is more than a table of {self.table.capacity} can hold; "
+                "sample fewer at once, or with replacement"
+            )
+
+    def _look(self) -> Operation[None]:
+        """Asks what the shards hold, and raises `_Waits` where the sample could not be drawn of it."""
+        told = yield from self.cluster._gathered(lambda shard: shard.info(self.name), self.shards)
+        for shard in [shard for shard in self.shards if shard.number not in told]:
+            self._leave_out(shard)
+        infos = list(told.values())
+        prioritized = isinstance(self.table.sampler, Prioritized)
+        sums = [info["total_priority"] if prioritized else float(info["size"]) for info in infos]
+        size = sum(info["size"] for info in infos)
+        drawable = size - (sum(info["zero_priorities"] for info in infos) if prioritized else 0)
+        least, over = getattr(self.table.rate_limiter, "min_size_to_sample", 0), f"on {len(infos)} shards"
+        reason = ""
+        if size < max(1, least):
+            reason = f"too few items: the table holds {size} {over}, sampling waits for min_size_to_sample = {least}"
+        elif not self.options.replace and drawable < self.count:
+            reason = (
+                f"too few items: {drawable} may be drawn {over}, a sample of {self.count} without replacement waits"
+            )
+        elif not sum(sums) > 0:
+            reason = f"all priorities are zero: the table holds {size} items {over}, none may be drawn"
+        if reason:
+            self.cluster._sums.pop(self.name, None)
+            if all(info["closed"] for info in infos) and drawable == size:
+                raise TableClosed(f"table {self.name!r} is closed on all shards, and {reason}")
+            raise _Waits(reason)
+        self.cluster._sums[self.name] = dict(zip((shard.number for shard in self.shards), sums, strict=True))
+
+    # ---- asking ------------------------------------------------------------------------------------------------------
+
+    def _until(self, shard: Shard) -> float:
+        """Up to when the shard's arrivals are known."""
+        covered = self.covered.get(shard.number)
+        return covered[-1][0] if covered else 0.0
+
+    def _horizon(self) -> float:
+        """How far to ask, so that probably enough arrive."""
+        sums = self.cluster._sums[self.name]
+        total = sum(sums.get(shard.number, 0.0) for shard in self.shards)
+        complete = min(map(self._until, self.shards))
+        order = self._first_by_time(complete)
+        wanted = max(1, self.count - len(order))
+        if not self.options.replace and len(order):
+            powers = np.concatenate([piece.arrivals.powers for piece in self.pieces])
+            total = max(total - powers[order].sum(), 1e-9 * total)
+        return complete + 2.0 ** max(0, self.rounds - 2) * (wanted + SURPLUS * math.sqrt(wanted)) / total
+
+    def _questions(self) -> dict[int, Question]:
+        horizon = self._horizon()
+        self.rounds += 1
+        local, most = self.cluster._address.is_local, min(self.count, MOST_ARRIVALS)
+        coded = codes(self.table, self.count, self.names, self.options.coded, local)
+        return {
+            shard.number: Question(
+                shard, self.served[shard.number], most, (self._until(shard), horizon), self.names, self.options, coded
+            )
+            for shard in self.shards
+            if self._until(shard) < horizon
+        }
+
+    def _answers(self, questions: dict[int, Question]) -> Operation[None]:
+        """Asks them all at once; what they answer becomes pieces, whose columns are still to come."""
+        options = self.cluster._options
+        waits = options.missing == "wait"
+        connecting = time.monotonic() + (options.reconnect_timeout if waits else 0)
+        patience = None if waits else time.monotonic() + options.missing_after
+        answers = yield from together([question.heads(connecting) for question in questions.values()], patience)
+        by_number = {shard.number: shard for shard in self.shards}
+        answered: dict[int, Arrivals] = {}
+        for number, answer in zip(list(questions), answers, strict=True):
+            if isinstance(answer, ConnectionLost) and options.missing == "leave_out" and not self.cluster._is_closed:
+                self._leave_out(by_number[number])
+                del questions[number]
+            elif isinstance(answer, Exception):
+                raise answer
+            else:
+                answered[number] = answer
+        if not self.shards:
+            raise ConnectionLost(
+                f"sample of {self.count} from {self.name!r}: no shard of {self.cluster._address} answers"
+            )
+        for number, arrivals in answered.items():
+            self.pieces.append(_Piece(by_number[number], arrivals))
+            self.covered.setdefault(number, []).append((arrivals.until, arrivals.sum, arrivals.size))
+        self._check_state()
+
+    def _leave_out(self, shard: Shard) -> None:
+        shard.away_until = time.monotonic() + _AWAY_S
+        self.left_out.add(shard.number)
+        self.shards.remove(shard)
+        self.pieces = [piece for piece in self.pieces if piece.shard is not shard]
+        self.covered.pop(shard.number, None)
+
+    def _check_state(self) -> None:
+        """Keeps the sums for the next sample; raises `_Waits` where the shards no longer hold what a sample needs."""
+        newest = [self.covered[shard.number][-1] for shard in self.shards]
+        sums = {shard.number: each[1] for shard, each in zip(self.shards, newest, strict=True)}
+        least = getattr(self.table.rate_limiter, "min_size_to_sample", 0)
+        size = sum(each[2] for each in newest)
+        if size < least or not sum(sums.values()) > 0:
+            self.cluster._sums.pop(self.name, None)
+            self.pieces, self.covered, self.rounds = [], {}, 0
+            raise _Waits(f"too few items: the table holds {size}, or none of a priority above zero")
+        self.cluster._sums[self.name] = sums
+
+    # ---- merging -----------------------------------------------------------------------------------------------------
+
+    def _first_by_time(self, until: float) -> np.ndarray:
+        """Places of the first `count` arrivals up to that time, among those of all pieces one behind the other; each
+        item once where it must be."""
+        times = np.concatenate([piece.arrivals.times for piece in self.pieces] or [np.empty(0)])
+        order = np.argsort(times, kind="stable")
+        order = order[: np.searchsorted(times[order], until, side="right")]
+        if not self.options.replace and len(order):
+            ids = np.concatenate([piece.arrivals.ids for piece in self.pieces])
+            order = order[np.sort(np.unique(ids[order], return_index=True)[1])]
+        return order[: self.count]
+
+    def _chosen(self) -> list[np.ndarray] | None:
+        """Of each piece, which arrivals make the batch, ascending; None: too few have arrived."""
+        order = np.sort(self._first_by_time(min(map(self._until, self.shards))))
+        if len(order) < self.count:
+            return None
+        ends = np.cumsum([len(piece.arrivals) for piece in self.pieces])
+        starts, bounds = np.concatenate([[0], ends[:-1]]), np.searchsorted(order, ends)
+        return [each - start for each, start in zip(np.split(order, bounds[:-1]), starts, strict=True)]
+
+    # ---- columns -----------------------------------------------------------------------------------------------------
+
+    def _aside(self, name: str, count: int) -> Any:
+        """Where a column of that many items is received that has no place of its own."""
+        column = self.table.columns[name]
+        if column.ragged:
+            return Ragged.into(Room(column.numpy_dtype, column.shape[1:], np.empty), count)
+        return np.empty((count, *column.shape), column.numpy_dtype)
+
+    def _received_aside(self, questions: dict[int, Question]) -> Operation[None]:
+        for piece, question in zip(self.pieces[len(self.pieces) - len(questions) :], questions.values(), strict=True):
+            count = len(piece.arrivals)
+            piece.columns = {name: self._aside(name, count) for name in self.names}
+            yield from question.columns(piece.columns, count)
+
+    def _received_in_place(self, questions: dict[int, Question], chosen: list[np.ndarray]) -> Operation[Batch]:
+        batch = new_batch(self.table, self.count, self.names) if self.out is None else self.out
+        columns, at = batch.columns, 0
+        parts: dict[str, list[Ragged]] = {}
+        for piece, used, question in zip(self.pieces, map(len, chosen), questions.values(), strict=True):
+            count, targets = len(piece.arrivals), {}
+            for name, column in columns.items():
+                aside = isinstance(column, Ragged) or at + count > self.count
+                targets[name] = self._aside(name, count) if aside else _place(column, at, count)
+            yield from question.columns(targets, count)
+            for name, target in targets.items():
+                if isinstance(target, Ragged):
+                    parts.setdefault(name, []).append(_first_of(target, used))
+                elif at + count > self.count:
+                    columns[name][at : at + used] = target[:used]
+            at += used
+        for name, ragged in parts.items():
+            join_ragged(ragged, columns[name])
+        return self._with_heads(batch, chosen)
+
+    def _copied(self, chosen: list[np.ndarray]) -> Batch:
+        batch = new_batch(self.table, self.count, self.names) if self.out is None else self.out
+        for name, column in batch.columns.items():
+            pairs = [(piece.columns[name], used) for piece, used in zip(self.pieces, chosen, strict=True)]
+            if isinstance(column, Ragged):
+                join_ragged([_some_of(part, used) for part, used in pairs], column)
+            else:
+                np.concatenate([part[used] for part, used in pairs], out=column)
+        return self._with_heads(batch, chosen)
+
+    def _with_heads(self, batch: Batch, chosen: list[np.ndarray]) -> Batch:
+        """Fills ids, probabilities and weights: (N P)^−β over the batch's maximum."""
+        pairs = list(zip((piece.arrivals for piece in self.pieces), chosen, strict=True))
+        np.concatenate([each.ids[used] for each, used in pairs], out=batch.ids)
+        powers = np.concatenate([each.powers[used] for each, used in pairs])
+        times = np.concatenate([each.times[used] for each, used in pairs])
+        totals, sizes = np.zeros(self.count), np.zeros(self.count)
+        for covered in self.covered.values():
+            at = np.searchsorted([each[0] for each in covered], times)
+            totals += np.array([each[1] for each in covered])[at]
+            sizes += np.array([each[2] for each in covered])[at]
+        np.divide(powers, totals, out=batch.probabilities)
+        relative = sizes * batch.probabilities
+        ratios = np.maximum(relative.min() / relative, np.finfo(np.float64).smallest_subnormal)
+        batch.weights[:] = ratios**self.options.importance_sampling_exponent
+        batch.missing = tuple(sorted(self.left_out))
+        return batch
+
+
+def _place(column: Any, at: int, count: int) -> np.ndarray:
+    return column[at : at + count]
+
+
+# ---- ragged columns --------------------------------------------------------------------------------------------------
+
+
+def _first_of(column: Ragged, count: int) -> Ragged:
+    offsets = column.offsets[: count + 1]
+    return Ragged(column.values[: offsets[-1]], offsets)
+
+
+def _some_of(column: Ragged, which: np.ndarray) -> Ragged:
+    rows = [column[at] for at in which]
+    offsets = np.concatenate([[0], np.cumsum([len(each) for each in rows], dtype=np.int64)])
+    return Ragged(np.concatenate([column.values[:0], *rows]), offsets)
+
+
+def join_ragged(parts: Sequence[Ragged], out: Ragged) -> None:
+    """Writes parts one after another into `out`, which has room or gets it."""
+    lengths = np.concatenate([np.zeros(1, np.int64), *(part.lengths for part in parts)])
+    joined, room = np.cumsum(lengths), out.room
+    assert room is not None
+    head, size_bytes = joined.nbytes, int(joined[-1]) * room.row_bytes
+    room.grow(head + size_bytes)
+    room.memory[:head].view(np.int64)[:] = joined
+    values = np.concatenate([part.values for part in parts] or [out.values[:0]])
+    room.memory[head : head + size_bytes] = values.reshape(-1).view(np.uint8)
+    out.settle(len(joined) - 1, head + size_bytes)

@@ -1,0 +1,508 @@
+"""A client of many shards does what a client of one server does."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import replay_server as rs
+
+SIGNATURE = {
+    "obs": {"k": rs.Column("int64"), "wide": rs.Column("uint8", (512,))},
+    "words": rs.Column("int32", (None,)),
+}
+
+
+def url_of(*servers: rs.Server) -> str:
+    return "redis+cluster://" + ",".join(server.url.removeprefix("redis://") for server in servers)
+
+
+def start(stack: contextlib.ExitStack, count: int, **options: Any) -> list[rs.Server]:
+    return [stack.enter_context(rs.Server(config={"shard": number}, **options)) for number in range(count)]
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[rs.Server]]:
+    with contextlib.ExitStack() as stack:
+        yield start(stack, 3)
+
+
+@pytest.fixture
+def cluster(servers) -> Iterator[rs.Client]:
+    with rs.Client(url_of(*servers)) as client:
+        yield client
+        for name in client.tables():
+            client.drop_table(name)
+
+
+def batch_of(keys: np.ndarray) -> dict[str, Any]:
+    wide = np.repeat(keys.astype(np.uint8)[:, None], 512, 1)
+    words = [np.full(key % 5, key, np.int32) for key in keys]
+    return {"obs": {"k": np.asarray(keys, np.int64), "wide": wide}, "words": words}
+
+
+def assert_whole(batch: rs.Batch, ids: np.ndarray) -> None:
+    """Every column of every item is that item's."""
+    keys = batch.data["obs"]["k"]
+    np.testing.assert_array_equal(batch.ids, ids[keys])
+    np.testing.assert_array_equal(batch.data["obs"]["wide"], batch_of(keys)["obs"]["wide"])
+    for key, words in zip(keys, batch.data["words"], strict=True):
+        np.testing.assert_array_equal(words, np.full(key % 5, key))
+
+
+@pytest.fixture
+def filled(cluster) -> tuple[rs.Client, np.ndarray, np.ndarray]:
+    """600 items over three shards: the client, their ids and their priorities."""
+    cluster.create_table(rs.Table("t", 3000, SIGNATURE, sampler=rs.Prioritized(priority_exponent=0.5), seed=3))
+    keys = np.arange(600)
+    priorities = 1.0 + keys % 7
+    return cluster, cluster.add("t", batch_of(keys), priorities), priorities
+
+
+# ---- items -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_split_over_the_shards_and_its_ids_come_in_order(filled):
+    client, ids, _ = filled
+    numbers, counts = np.unique(ids >> np.uint64(56), return_counts=True)
+    assert numbers.tolist() == [0, 1, 2]
+    assert counts.tolist() == [200, 200, 200]
+    batch = client.get("t", ids[[5, 599, 7, 300]])
+    assert batch.data["obs"]["k"].tolist() == [5, 599, 7, 300]
+    assert_whole(batch, ids)
+
+
+def test_small_batches_go_to_one_shard_each_in_turn(cluster):
+    cluster.create_table(rs.Table("t", 3000, SIGNATURE))
+    for _ in range(6):
+        assert len(np.unique(cluster.add("t", batch_of(np.arange(10))) >> np.uint64(56))) == 1
+    assert {info["size"] for info in cluster.info("t")["shards"].values()} == {20}
+
+
+@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize("off", [1.0, 0.2, 5.0])
+def test_every_item_of_a_sample_comes_whole_however_wrong_the_known_sums_are(filled, replace, off):
+    client, ids, priorities = filled
+    powers = np.sqrt(priorities)
+    for size in (1, 7, 64, 256):
+        client.sample("t", size, replace=replace)
+        client._sums["t"] = {number: off * total for number, total in client._sums["t"].items()}
+        batch = client.sample("t", size, beta=0.6, replace=replace)
+        assert_whole(batch, ids)
+        assert replace or len(set(batch.ids)) == size
+        expected = powers[batch.data["obs"]["k"]] / powers.sum()
+        np.testing.assert_allclose(batch.probabilities, expected)
+        weights = (len(ids) * expected) ** -0.6
+        np.testing.assert_allclose(batch.weights, weights / weights.max(), rtol=1e-6)
+        assert batch.missing == ()
+
+
+def test_a_sample_fills_the_arrays_that_it_is_given(filled):
+    client, ids, _ = filled
+    out = client.sample("t", 64)
+    wide = out.data["obs"]["wide"]
+    for _ in range(5):
+        assert client.sample("t", 64, out=out) is out
+        assert out.data["obs"]["wide"] is wide
+        assert_whole(out, ids)
+    narrow = client.sample("t", 64, columns=["obs/k"])
+    assert narrow.data["obs"].keys() == {"k"}
+    with pytest.raises(rs.SchemaError):
+        client.sample("t", 65, out=out)
+
+
+def test_updates_and_deletions_go_home_and_their_counts_add_up(filled):
+    client, ids, priorities = filled
+    foreign = ids[:2] | np.uint64(200 << 56)
+    assert client.update_priorities("t", np.concatenate([ids, foreign]), np.full(602, 2.0)) == (600, 2)
+    assert client.info("t")["total_priority"] == pytest.approx(600 * 2**0.5)
+    assert client.delete("t", ids[:100]) == 100
+    assert client.delete("t", np.concatenate([ids[:101], foreign])) == 1
+    assert client.update_priorities("t", ids, priorities) == (499, 101)
+    with pytest.raises(rs.ServerError, match="is not in table"):
+        client.get("t", ids[:1])
+    with pytest.raises(rs.ServerError, match="no shard of"):
+        client.get("t", np.array([foreign[0] + np.uint64(5)]))
+    info = client.info("t")
+    assert (info["size"], info["added"], info["removed"], info["capacity"]) == (499, 600, 101, 3000)
+    assert sum(shard["size"] for shard in info["shards"].values()) == 499
+    with client.updater("t") as updater:
+        updater.update_priorities(ids, priorities)
+    assert (updater.applied, updater.stale) == (499, 101)
+
+
+def test_more_is_sampled_than_is_used_and_info_says_so(filled):
+    client, _, _ = filled
+    for _ in range(20):
+        client.sample("t", 256)
+    assert 20 * 256 <= client.info("t")["sampled"] < 1.3 * 20 * 256
+
+
+def test_what_other_shards_stored_of_a_refused_batch_is_taken_back(cluster):
+    cluster.create_table(rs.Table("t", 300, {"k": rs.Column("int64")}, rate_limiter=rs.Queue(300)))
+    cluster.add("t", {"k": np.arange(270)})
+    with pytest.raises(rs.Timeout):
+        cluster.add("t", {"k": np.arange(99)}, timeout=0)
+    assert cluster.info("t")["size"] == 270
+
+
+def test_a_shard_that_is_full_leaves_an_add_to_others(cluster, servers):
+    cluster.create_table(rs.Table("t", 300, {"k": rs.Column("int64")}, rate_limiter=rs.Queue(300)))
+    with rs.Client(servers[1].url) as one:
+        one.add("t", {"k": np.arange(100)})
+    for _ in range(20):
+        cluster.add("t", {"k": np.arange(10)}, timeout=0)
+    assert cluster.info("t")["size"] == 300
+
+
+# ---- waiting ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_sample_waits_for_the_items_of_all_shards_together(cluster):
+    cluster.create_table(rs.Table("t", 3000, {"k": rs.Column("int64")}, rate_limiter=rs.MinSize(90)))
+    cluster.add("t", {"k": np.arange(20)})  # all of them on one shard
+    with pytest.raises(rs.Timeout, match="the table holds 20 on 3 shards, sampling waits for min_size_to_sample = 90"):
+        cluster.sample("t", 8, timeout=0)
+    got: list[rs.Batch] = []
+    waiter = threading.Thread(target=lambda: got.append(cluster.sample("t", 8)))
+    waiter.start()
+    for _ in range(7):
+        cluster.add("t", {"k": np.arange(10)})
+    waiter.join(30)
+    assert len(got[0]) == 8
+    cluster.update_priorities("t", cluster.sample("t", 8).ids, np.zeros(8))
+    with pytest.raises(rs.Timeout, match="without replacement waits"):
+        cluster.sample("t", 91, timeout=0.02, replace=False)
+
+
+def test_a_sample_of_priorities_that_are_all_zero_says_so(cluster):
+    cluster.create_table(rs.Table("t", 3000, {"k": rs.Column("int64")}))
+    ids = cluster.add("t", {"k": np.arange(100)})
+    assert len(cluster.sample("t", 8)) == 8
+    cluster.update_priorities("t", ids, np.zeros(100))
+    with pytest.raises(rs.Timeout, match="all priorities are zero: the table holds 100 items on 3 shards"):
+        cluster.sample("t", 8, timeout=0.01)
+
+
+def test_a_closed_table_ends_samplers_and_refuses_adds(cluster):
+    cluster.create_table(rs.Table("t", 3000, {"k": rs.Column("int64")}))
+    cluster.close_table("t", "no more")
+    with pytest.raises(rs.TableClosed):
+        cluster.add("t", {"k": np.arange(100)})
+    with pytest.raises(rs.TableClosed):
+        cluster.sample("t", 8)
+    with cluster.sampler("t", 8) as batches:
+        assert list(batches) == []
+    cluster.open_table("t")
+    cluster.add("t", {"k": np.arange(100)})
+    assert len(cluster.sample("t", 8)) == 8
+
+
+def test_the_ratio_of_samples_to_inserts_holds_over_all_shards(cluster):
+    limiter = rs.SampleToInsertRatio(samples_per_insert=2, min_size_to_sample=30, error_buffer=60)
+    cluster.create_table(rs.Table("t", 3000, {"k": rs.Column("int64")}, sampler=rs.Uniform(), rate_limiter=limiter))
+    cluster.add("t", {"k": np.arange(60)}, timeout=0)
+    reason = ""
+    for _ in range(40):
+        try:
+            cluster.sample("t", 12, timeout=0)
+        except rs.Timeout as timeout:
+            reason = timeout.reason
+    assert reason.startswith("rate limiter: a sample of 1 waits for inserts")
+    info = cluster.info("t")
+    assert info["sampled"] <= 2 * info["added"]
+    got: list[rs.Batch] = []
+    waiter = threading.Thread(target=lambda: got.append(cluster.sample("t", 24)))
+    waiter.start()
+    for _ in range(10):
+        cluster.add("t", {"k": np.arange(6)}, timeout=5)
+    waiter.join(30)
+    assert len(got) == 1
+
+
+def test_items_are_awaited_wherever_they_come(cluster):
+    cluster.create_table(rs.Table("t", 3000, {"k": rs.Column("int64")}))
+    with pytest.raises(rs.Timeout):
+        cluster.await_items("t", since=0, timeout=0)
+    cluster.add("t", {"k": np.arange(10)})
+    assert cluster.await_items("t", since=0) == (10, 10)
+    cluster.add("t", {"k": np.arange(10)})
+    assert cluster.await_items("t", size=20) == (20, 20)
+
+
+# ---- tables, streams, keys -------------------------------------------------------------------------------------------
+
+
+def test_a_table_is_shared_out_and_known_as_the_whole(cluster, servers):
+    limiter = rs.SampleToInsertRatio(samples_per_insert=4, min_size_to_sample=300, error_buffer=1200)
+    table = rs.Table("t", 30_000, {"k": rs.Column("int64")}, rate_limiter=limiter, max_bytes=3 << 20, seed=11)
+    cluster.create_table(table)
+    cluster.create_table(table)
+    assert cluster.table("t") == table
+    assert cluster["t"].table == table
+    seeds = set()
+    for server in servers:
+        with rs.Client(server.url) as one:
+            part = one.table("t")
+            assert part.rate_limiter == rs.SampleToInsertRatio(4, 100, 400)
+            assert (part.capacity, part.max_bytes) == (10_000, 1 << 20)
+            seeds.add(part.seed)
+    assert len(seeds) == 3
+    cluster.configure("t", rate_limiter=rs.MinSize(30), sampler=rs.Uniform())
+    assert cluster.table("t").rate_limiter == rs.MinSize(30)
+    cluster.add("t", {"k": np.arange(99)})
+    cluster.reset("t")
+    assert cluster.info("t")["size"] == 0
+    assert cluster.tables() == ["t"]
+    cluster.drop_table("t")
+    with pytest.raises(rs.TableNotFound):
+        cluster.info("t")
+
+
+def test_a_table_made_anew_is_noticed(cluster):
+    cluster.create_table(rs.Table("t", 3000, {"k": rs.Column("int64")}))
+    cluster.add("t", {"k": np.arange(100)})
+    cluster.sample("t", 8)
+    cluster.drop_table("t")
+    cluster.create_table(rs.Table("t", 3000, {"other": rs.Column("float32")}))
+    cluster.add("t", {"other": np.arange(100, dtype=np.float32)})
+    assert cluster.sample("t", 8).data.keys() == {"other"}
+
+
+@pytest.mark.parametrize("coded", [False, True])
+def test_streams_stay_on_one_shard_and_their_windows_are_sampled(cluster, coded):
+    signature = {"frame": rs.Column("uint8", (64,), step_only=True), "obs": rs.Window("frame", length=3, offset=0)}
+    cluster.create_table(rs.Table("w", 3000, signature, sampler=rs.Uniform()))
+    with contextlib.ExitStack() as stack:
+        for number in range(6):
+            writer = stack.enter_context(cluster.writer("w"))
+            for step in range(20):
+                writer.append({"frame": np.full(64, 40 * number + step, np.uint8)})
+                writer.create_item(1.0)
+    assert {info["streams"] for info in cluster.info("w")["shards"].values()} <= {0, 2}
+    assert {info["size"] for info in cluster.info("w")["shards"].values()} == {40}
+    for _ in range(10):
+        obs = cluster.sample("w", 64, coded=coded).data["obs"]
+        newest = obs[:, 2, 0].astype(int)
+        first = newest // 40 * 40
+        for back in range(3):
+            expected = np.maximum(newest - back, first).astype(np.uint8)
+            np.testing.assert_array_equal(obs[:, 2 - back], np.repeat(expected[:, None], 64, 1))
+
+
+def test_weights_and_gradients_have_one_home(cluster, servers):
+    for key in ("policy", "critic", "{policy}:target"):
+        assert cluster.publish_weights(key, {"w": np.arange(3.0)}) == 1
+        version, arrays = cluster.fetch_weights(key)
+        assert version == 1
+        np.testing.assert_array_equal(arrays["w"], np.arange(3.0))
+    homes = []
+    for server in servers:
+        with rs.Client(server.url) as one:
+            homes.append({key for key in ("policy", "critic", "{policy}:target") if one.fetch_weights(key)})
+    assert sorted(key for home in homes for key in home) == ["critic", "policy", "{policy}:target"]
+    assert any({"policy", "{policy}:target"} <= home for home in homes)
+    cluster.push_gradient("policy", 1, "g", np.ones(3, np.float32))
+    assert cluster.gradient_keys() == ["policy"]
+    assert cluster.take_gradients("policy", 1).names == ["g"]
+    cluster.delete_gradients("policy")
+
+
+def test_checkpoints_are_taken_and_restored_on_every_shard(tmp_path):
+    with contextlib.ExitStack() as stack:
+        folders = [tmp_path / str(number) for number in range(2)]
+        for folder in folders:
+            folder.mkdir()
+        servers = [
+            stack.enter_context(rs.Server(config={"shard": number}, directory=folder))
+            for number, folder in enumerate(folders)
+        ]
+        client = stack.enter_context(rs.Client(url_of(*servers)))
+        client.create_table(rs.Table("t", 100, {"k": rs.Column("int64")}))
+        ids = client.add("t", {"k": np.arange(80)})
+        assert len(client.checkpoint("kept").splitlines()) == 2
+        client.reset("t")
+        client.restore("kept")
+        assert client.get("t", ids).data["k"].tolist() == list(range(80))
+
+
+# ---- clients ---------------------------------------------------------------------------------------------------------
+
+
+def test_samplers_and_handles_and_pickled_clients_work_as_of_one_server(filled):
+    client, ids, _ = filled
+    with client["t"].sampler(64, prefetch=3, workers=2) as batches:
+        for _, batch in zip(range(12), batches, strict=False):
+            assert_whole(batch, ids)
+            assert not batch.data["obs"]["wide"].flags.writeable
+    assert len(client["t"]) == 600
+    with pickle.loads(pickle.dumps(client)) as other:  # noqa: S301
+        assert other.url == client.url
+        assert_whole(other["t"].sample(32), ids)
+    assert isinstance(client, rs.Client)
+
+
+def test_the_asyncio_client_does_the_same(filled):
+    client, ids, priorities = filled
+
+    async def use() -> None:
+        async with rs.aio.Client(client.url) as twin:
+            batch = await twin.sample("t", 64)
+            assert_whole(batch, ids)
+            assert await twin["t"].update_priorities(ids, priorities) == (600, 0)
+            assert (await twin.get("t", ids[:3])).data["obs"]["k"].tolist() == [0, 1, 2]
+            more = await twin.add("t", batch_of(np.arange(600, 700)))
+            assert await twin.delete("t", more) == 100
+            async with twin.sampler("t", 32, in_flight=2) as batches:
+                async for ahead in batches:
+                    assert_whole(ahead, ids)
+                    break
+            assert (await twin.info("t"))["size"] == 600
+
+    rs.aio.run(use())
+
+
+def test_two_servers_of_one_number_are_refused(servers):
+    with (
+        rs.Server(config={"shard": 1}) as twin,
+        rs.Client(url_of(*servers, twin)) as client,
+        pytest.raises(rs.ReplayError, match="are both shard 1"),
+    ):
+        client.tables()
+
+
+def push_topology(servers: list[rs.Server], version: int, slots: list[str]) -> None:
+    words: list[Any] = []
+    for number, (server, own) in enumerate(zip(servers, slots, strict=True)):
+        words += ["SHARD", number, str(number) * 40, "127.0.0.1", server.url.rpartition(":")[2], "", own]
+    for number, server in enumerate(servers):
+        with rs.Client(server.url) as one:
+            one.command("CLUSTER", "SETTOPOLOGY", version, number, *words)
+
+
+def test_shards_are_found_by_one_of_them_where_they_have_a_topology():
+    with contextlib.ExitStack() as stack:
+        servers = [
+            stack.enter_context(rs.Server(config={"cluster-enabled": True, "shard": number})) for number in range(2)
+        ]
+        push_topology(servers, 1, ["0-9999", "10000-16383"])
+        client = stack.enter_context(rs.Client(url_of(servers[1])))
+        client.create_table(rs.Table("t", 1000, SIGNATURE, sampler=rs.Uniform()))
+        ids = client.add("t", batch_of(np.arange(200)))
+        assert_whole(client.sample("t", 64), ids)
+        keys = [f"policy{number}" for number in range(8)]
+        for key in keys:
+            assert client.publish_weights(key, {"w": np.ones(2)}) == 1
+        assert client.redis.set("a", 1)
+        push_topology(servers, 2, ["0-99", "100-16383"])
+        for key in keys:  # their home has moved
+            client.publish_weights(key, {"w": np.ones(2)})
+            assert client.fetch_weights(key) is not None
+
+
+def test_a_server_whose_ids_are_of_another_shard_than_its_topology_says_is_refused():
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(rs.Server(config={"cluster-enabled": True})) for _ in range(2)]
+        push_topology(servers, 1, ["0-9999", "10000-16383"])
+        client = stack.enter_context(rs.Client(url_of(*servers)))
+        with pytest.raises(rs.ReplayError, match="as shard 1, and its ids are of shard 0"):
+            client.tables()
+
+
+@pytest.mark.parametrize("url", ["redis+cluster://", "redis+cluster://:secret@", "redis+cluster://host:port"])
+def test_a_url_without_a_server_is_refused(url):
+    with pytest.raises(ValueError):
+        rs.Client(url)
+
+
+def test_a_password_in_the_url_is_not_shown():
+    client = rs.Client("redis+cluster://:secret@a:1,b:2")
+    assert str(client._address) == "redis+cluster://a:1,b:2"
+    assert "secret" not in repr(client)
+    with pytest.raises(TypeError, match="password"):
+        pickle.dumps(client)
+
+
+def test_a_cluster_of_one_shard_gives_what_its_server_gives():
+    table = rs.Table("t", 1000, {"k": rs.Column("int64")}, seed=5)
+    batches = []
+    for make_url in (lambda server: server.url, url_of):
+        with rs.Server() as server, rs.Client(make_url(server)) as client:
+            client.create_table(table)
+            ids = client.add("t", {"k": np.arange(500)}, priorities=np.arange(500.0))
+            drawn = []
+            for replace in (True, False, True):
+                batch = client.sample("t", 64, beta=0.7, replace=replace)
+                client.update_priorities("t", batch.ids, 1.0 + batch.data["k"] % 3)
+                drawn += [batch.ids, batch.probabilities, batch.weights, batch.data["k"]]
+            batches.append([ids, *drawn])
+    for one, other in zip(*batches, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+# ---- missing shards --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def losing():
+    """Three shards of 100 items each, the last of which can be stopped."""
+    with contextlib.ExitStack() as stack:
+        servers = start(stack, 3)
+        with rs.Client(url_of(*servers)) as client:
+            client.create_table(rs.Table("t", 300, {"k": rs.Column("int64")}, sampler=rs.Uniform()))
+            ids = client.add("t", {"k": np.arange(300)})
+        yield servers, ids
+
+
+def test_a_lost_shard_is_left_out_and_the_batch_says_so(losing):
+    servers, ids = losing
+    with rs.Client(url_of(*servers), missing="leave_out") as client:
+        assert client.sample("t", 64).missing == ()
+        servers[2].stop()
+        for _ in range(5):
+            batch = client.sample("t", 64)
+            assert batch.missing == (2,)
+            assert set(batch.ids >> np.uint64(56)) == {0, 1}
+            np.testing.assert_allclose(batch.probabilities, 1 / 200)
+        assert client.update_priorities("t", ids, np.ones(300)) == (200, 100)
+        info = client.info("t")
+        assert (info["size"], info["missing"]) == (200, [2])
+
+
+def test_a_lost_shard_is_an_error_where_the_caller_chose_that(losing):
+    servers, _ = losing
+    with rs.Client(url_of(*servers), missing="error") as client:
+        client.sample("t", 64)
+        servers[2].stop()
+        began = time.monotonic()
+        with pytest.raises(rs.ConnectionLost):
+            client.sample("t", 64)
+        assert time.monotonic() - began < 30
+
+
+def test_a_lost_shard_is_waited_for_and_its_return_noticed(losing):
+    servers, _ = losing
+    port = int(servers[2].url.rpartition(":")[2])
+    with rs.Client(url_of(*servers), reconnect_timeout=60) as client:
+        client.sample("t", 64)
+        servers[2].stop()
+        got: list[rs.Batch] = []
+        waiter = threading.Thread(target=lambda: got.append(client.sample("t", 64)))
+        waiter.start()
+        table = rs.Table("t", 100, {"k": rs.Column("int64")}, sampler=rs.Uniform())
+        with rs.Server([table], port=port, config={"shard": 2}):
+            waiter.join(60)
+        assert len(got) == 1
+        assert got[0].missing == ()
+
+
+def test_choices_that_are_none_are_refused():
+    with pytest.raises(ValueError, match="missing must be one of wait, leave_out, error"):
+        rs.Client("redis+cluster://a:1", missing="forget")
