@@ -94,12 +94,14 @@ SIDES = {
     )
 }  # fmt: skip
 BASELINE = "kernel"
+OFFLOADS = "kernel_offloads"
+"""What the kernel's sockets do where nothing is switched off for the sake of equal settings."""
 
 
 def usual() -> list[str]:
     """The sides of a figure: the kernel's, both stacks in user space, Redis; over AF_XDP where one may."""
     device = usual_device()
-    return [BASELINE, f"dpdk_{device}", f"fstack_{device}", "redis"]
+    return [BASELINE, OFFLOADS, f"dpdk_{device}", f"fstack_{device}", "redis"]
 
 
 def usual_device() -> str:

@@ -28,11 +28,15 @@ def interquartile_mean(values: Sequence[float] | np.ndarray) -> float:
 
     (Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice".)
     """
-    ordered = np.sort(np.asarray(values, np.float64))
-    if not len(ordered):
+    if not len(values):
         raise ValueError("expected at least one value to take the interquartile mean of, got none")
-    cut = len(ordered) // 4
-    return float(ordered[cut : len(ordered) - cut].mean())
+    return float(_middle_means(np.asarray(values, np.float64)))
+
+
+def _middle_means(values: np.ndarray) -> np.ndarray:
+    """The interquartile mean along the last axis."""
+    size = values.shape[-1]
+    return np.sort(values)[..., size // 4 : size - size // 4].mean(axis=-1)
 
 
 def stratified_interval(
@@ -47,7 +51,7 @@ def stratified_interval(
         raise ValueError("expected at least one value, got none")
     generator = np.random.default_rng(seed)
     drawn = np.concatenate([each[generator.integers(0, len(each), (resamples, len(each)))] for each in arrays], axis=1)
-    found = [statistic(row) for row in drawn]
+    found = _middle_means(drawn) if statistic is interquartile_mean else [statistic(row) for row in drawn]
     low, high = np.quantile(found, [0.025, 0.975])
     return Interval(statistic(np.concatenate(arrays)), float(low), float(high))
 

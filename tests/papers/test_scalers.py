@@ -23,6 +23,7 @@ from replay_server.bench.papers.nitro.cell import (
     lambda_clock,
     on_stage,
     played_again,
+    reserved_clock,
     train_settings,
 )
 from replay_server.bench.papers.nitro.command import figures, main
@@ -184,10 +185,17 @@ def test_a_stage_changes_times_and_dollars_alone() -> None:
     one = cell()
     reserved = on_stage(one, Scheme.parse("fixed@reserved"), JOB)
     assert (reserved.final, reserved.counts) == (one.final, one.counts)
-    # 36 cores: 0.5 s of acting, 0.5 s of learning, and 21 ms: two dispatches' gap, platform and server.
+    # 16 cores: 0.5 s of acting, 0.5 s of learning, and 21 ms: two dispatches' gap, platform and server.
     assert reserved.round_s[0] == pytest.approx(1.0 + 0.0207, abs=2e-3)
     assert reserved.cost == pytest.approx(((3.06 + 0.68) / 60,) * 4)  # a minute at least
     assert on_stage(one, FIXED, JOB) is one
+
+
+@pytest.mark.parametrize(("actors", "machines"), [(1, 1), (16, 1), (17, 2), (64, 4)])
+def test_reserved_machines_are_clocked_by_the_cores_that_are_paid_for(actors: int, machines: int) -> None:
+    clock = reserved_clock(actors, "full")
+    assert clock.stage.host.cores == 16 * machines
+    assert clock.play([1.0] * actors, 1.0).cost == pytest.approx((3.06 + 0.68 * machines) / 60)
 
 
 # ---- schemes ---------------------------------------------------------------------------------------------------------

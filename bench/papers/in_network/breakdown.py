@@ -128,8 +128,7 @@ def statistic_of(rounds: list[Round], measured: str) -> float:
 def measure(options: Options, say: Say) -> Measured:
     wanted = [side for side in options.sides or usual() if side != "redis"]
     seconds = 1.2 if options.quick else 4.0
-    count = max(1, options.rounds // 3)
-    rounds: list[Round] = [{} for _ in range(count)]
+    rounds: list[Round] = [{} for _ in range(options.rounds)]
     with contextlib.ExitStack() as stack:
         hosts, about = start(wanted, stack)
         parts = {host.side.name: stack.enter_context(Parts(host)) for host in hosts}
@@ -137,7 +136,7 @@ def measure(options: Options, say: Say) -> Measured:
             for actors in options.actors:
                 for host in turned(hosts, number):
                     found |= values(host, parts[host.side.name], actors, seconds)
-                say(f"breakdown: round {number + 1}/{count}, actors={actors}")
+                say(f"breakdown: round {number + 1}/{options.rounds}, actors={actors}")
     names = list(rounds[0])
     ratios = {}
     for measured in names:

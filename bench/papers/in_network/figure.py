@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from replay_server.bench.sides import BASELINE, SIDES, Host
+from replay_server.bench.sides import BASELINE, OFFLOADS, SIDES, Host
 
 Round = dict[str, float]
 Say = Callable[[str], None]
@@ -69,14 +69,14 @@ def name(sizes: str, what: str, side: str, actors: int, statistic: str = STATIST
 
 
 def ratios_between_sides(names: Iterable[str], statistic: str = STATISTIC) -> dict[str, tuple[str, str]]:
-    """Of each side in user space over the kernel's and over Redis, and of the kernel's over Redis."""
+    """Of each side in user space over the kernel, with offloads and without, and Redis; of the kernel over Redis."""
     known = set(names)
     found = {}
     for measured in sorted(known):
         sizes, what, side, actors, own = measured.split(".", 4)
         if own != statistic or side not in SIDES:
             continue
-        for other in (BASELINE, "redis") if SIDES[side].bypasses else ("redis",):
+        for other in (BASELINE, OFFLOADS, "redis") if SIDES[side].bypasses else ("redis",):
             below = f"{sizes}.{what}.{other}.{actors}.{own}"
             if side != other and below in known and not SIDES[side].is_redis:
                 found[f"{sizes} {what} actors={actors} {side} / {other}"] = (measured, below)
@@ -132,7 +132,7 @@ def findings_by_side(
     sides = [side.name for side in SIDES.values() if side.bypasses]
     for sizes in ("faithful", "own"):
         for side in sides:
-            for other in (BASELINE, "redis"):
+            for other in (BASELINE, OFFLOADS, "redis"):
                 parts = []
                 for what, about in whats.items():
                     begin, end = f"{sizes} {what} actors=", f" {side} / {other}"

@@ -220,10 +220,18 @@ def on_stage(cell: Cell, scheme: Scheme, job: JobSettings) -> Cell:
     if not scheme.stage:
         return cell
     if scheme.stage == RESERVED:
-        clock = JobClock(reserved_stage(), bill=Bill(load_prices(), "reserved-vms", job.price_column))
+        clock = reserved_clock(max(cell.counts), job.price_column)
     else:
         clock = lambda_clock(dataclasses.replace(job, memory_mb=int(scheme.stage.partition("=")[2])))
     return dataclasses.replace(played_again(cell, clock), scheme=str(scheme))
+
+
+def reserved_clock(actors: int, column: str) -> JobClock:
+    """Of the machines that the bill has for so many actors at a time, their cores and no others."""
+    prices = load_prices()
+    slots = prices.profile("reserved-vms").machine("actor").slots
+    cores = slots * math.ceil(actors / slots)
+    return JobClock(reserved_stage(cores), bill=Bill(prices, "reserved-vms", column))
 
 
 def lambda_clock(job: JobSettings) -> JobClock:

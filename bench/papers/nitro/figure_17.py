@@ -1,7 +1,7 @@
 """Nitro's Figure 17: what is left of it without boosting (16 actors always) and without functions (reserved machines).
 
 Without functions: the same training on machines that are there all the time, a p3.2xlarge for the learner and as many
-c5.4xlarge as the most actors need, whose 36 cores all actors share.
+c5.4xlarge as the most actors need, whose cores all actors share.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 As many rounds as elsewhere, but 128 actors at most, and 96 where their number is fixed, as the paper's 96 cores have
 them. The paper's other side is RLlib on one p3.8xlarge and one c5.24xlarge; here it is this project's own engine with
-actors on reserved machines, which share 36 cores (as in Figure 17). Nobody has the paper's four GPUs.
+actors on reserved machines, as in Figure 17. Nobody has the paper's four GPUs.
 """
 
 from __future__ import annotations

@@ -246,7 +246,8 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
         command = " ".join(["replay-server bench scalers --figure 4", *argv])
         content = result.document("scalers-figure-4", command, host, vars(options), rows, {})
         extra = {"series": [dataclasses.asdict(each) for each in found], "agreement": between,
-                 "persistence": persistence(found), "twice": twice}  # fmt: skip
+                 "persistence": persistence(found), "twice": twice,
+                 "twice_agreement": twice and _correlation(twice)}  # fmt: skip
         result.write(options.json, {**content, **extra})
     if options.plot:
         _draw(panels, options.plot)

@@ -2,9 +2,9 @@
 
 Everything is RLlib's, in its own process; this project gives the first weights, the same as on the other side, and
 plays the evaluations: the same games as there, with RLlib's weights and moments in its own network. Times and dollars
-are simulated on machines that are always there (`replay_server.serverless.job_clock.reserved_stage`), since nothing of
-it is a function. One worker plays all environments side by side: its processor time, shared out evenly over the actors,
-is less than so many workers' with one environment each.
+are simulated on machines that are always there (`replay_server.bench.papers.nitro.cell.reserved_clock`), since nothing
+of it is a function. One worker plays all environments side by side: its processor time, shared out evenly over the
+actors, is less than so many workers' with one environment each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 
 from replay_server.actors.fragments import evaluate_policy
 from replay_server.bench.load import ONE_THREAD
-from replay_server.bench.papers.nitro.cell import Cell, CellName, JobSettings, train_settings
+from replay_server.bench.papers.nitro.cell import Cell, CellName, JobSettings, reserved_clock, train_settings
 from replay_server.bench.papers.nitro.rllib.learner import (
     ENVIRONMENT,
     PROGRAMS,
@@ -35,13 +35,8 @@ from replay_server.learner.ppo import PpoSettings
 from replay_server.rl.moments import Moments
 from replay_server.rl.policy_networks import ActorCritic, make_policy_network
 from replay_server.rl.policy_spec import policy_spec
-from replay_server.serverless.cost import Bill
-from replay_server.serverless.job_clock import JobClock, reserved_stage
 from replay_server.serverless.orchestrator import EVALUATION_SEED
-from replay_server.serverless.prices import load_prices
 from replay_server.serverless.settings import algorithm_settings
-
-RESERVED_PRICES = "reserved-vms"
 
 
 def run_workers_cell(name: CellName, job: JobSettings, on_round: Callable[[int], None] = lambda number: None) -> Cell:
@@ -55,7 +50,7 @@ def run_workers_cell(name: CellName, job: JobSettings, on_round: Callable[[int],
     check_rllib(settings, spec)
     assert isinstance(settings, PpoSettings)
     network = make_policy_network(settings, spec)
-    clock = JobClock(reserved_stage(), bill=Bill(load_prices(), RESERVED_PRICES, job.price_column))
+    clock = reserved_clock(job.actors, job.price_column)
     rounds: list[dict[str, Any]] = []
     evaluations: list[tuple[int, float]] = []
 
