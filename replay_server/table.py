@@ -199,6 +199,10 @@ class Table:
             None = no limit.
         compression: of steps: "none", "lz4" or "zstd". Each step is a separate block.
         seed: of the sampler's random numbers; 0 = from the operating system.
+        durable: a server with an append-only file (`appendonly yes`) writes what happens to the table there, so that it
+            survives a kill. False: the table is in snapshots alone.
+        log_priorities: updates of priorities are written there, too. False spares 16 bytes an update; after a restart
+            items have the priorities that they were added with, or had when the file was last rewritten.
 
     Raises:
         SchemaError: a value is outside what its field allows.
@@ -215,6 +219,8 @@ class Table:
     max_staleness: int | None = None
     seed: int = 0
     compression: str = "none"
+    durable: bool = True
+    log_priorities: bool = True
 
     def __post_init__(self) -> None:
         _check_name(self.name, "a table's name")
@@ -264,6 +270,9 @@ class Table:
     def _check_parts(self) -> None:
         if self.compression not in COMPRESSIONS:
             raise SchemaError(f"compression must be one of {', '.join(COMPRESSIONS)}, got {self.compression!r}")
+        for flag in ("durable", "log_priorities"):
+            if not isinstance(getattr(self, flag), bool):
+                raise SchemaError(f"{flag} must be true or false, got {getattr(self, flag)!r}")
         if self.compression != "none" and not self.windows:
             raise SchemaError(f"compression applies to steps, and table {self.name!r} has no windows and so no steps")
         selector_map(self.sampler, "sampler")
@@ -391,6 +400,7 @@ class Table:
             "max_staleness": staleness_number(self.max_staleness),
             "seed": int(self.seed),
             **({} if self.compression == "none" else {"compression": self.compression}),
+            **{flag: False for flag in ("durable", "log_priorities") if not getattr(self, flag)},
         }
 
     def pack(self) -> bytes:

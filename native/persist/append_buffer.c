@@ -57,6 +57,14 @@ bool append_buffer_add_word(struct append_buffer *buffer, const void *data, size
            append_buffer_add(buffer, "\r\n", 2);
 }
 
+uint8_t *append_buffer_room(struct append_buffer *buffer, size_t length) {
+    if (!make_room(buffer, length)) return NULL;
+    uint8_t *room = buffer->bytes + buffer->length;
+    buffer->length += length;
+    buffer->total += length;
+    return room;
+}
+
 bool append_buffer_copy(struct append_buffer *buffer, const struct append_buffer *from) {
     struct append_position position = {0};
     struct iovec piece;

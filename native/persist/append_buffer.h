@@ -31,6 +31,8 @@ bool append_buffer_add_blob(struct append_buffer *buffer, struct blob *blob); /*
 /* "*3\r\n", and "$5\r\nvalue\r\n"; `blob` may be NULL. */
 bool append_buffer_add_head(struct append_buffer *buffer, uint32_t argc);
 bool append_buffer_add_word(struct append_buffer *buffer, const void *data, size_t length, struct blob *blob);
+/* Room for so many bytes, to be filled before anything else is added. NULL: memory is exhausted. */
+uint8_t *append_buffer_room(struct append_buffer *buffer, size_t length);
 /* Adds all that is in `from`, which stays as it is; blobs are shared. */
 bool append_buffer_copy(struct append_buffer *buffer, const struct append_buffer *from);
 /* Nothing is in it; its memory is kept unless it is large. */

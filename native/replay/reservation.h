@@ -33,6 +33,7 @@ struct reservation {
     uint64_t unchecked; /* columns that came as blocks that nobody has looked into */
     bool admitted; /* the limiter has counted all n; those that have not entered are among the table's `entering` */
     uint32_t entered; /* items that have: the first ones */
+    uint32_t most_in_part; /* of those that were admitted: how many enter at once */
     double default_priority; /* theirs where none are given */
     uint32_t filled; /* blocks of the column that is being filled */
     size_t filled_bytes;

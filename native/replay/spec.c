@@ -194,14 +194,24 @@ enum spec_key {
     KEY_MAX_BYTES,
     KEY_MAX_STALENESS,
     KEY_SEED,
-    KEY_COMPRESSION, /* not written where it is none */
+    KEY_COMPRESSION, /* not written where it is none; nor are these where they are true */
+    KEY_DURABLE,
+    KEY_LOG_PRIORITIES,
     SPEC_KEYS,
     KEY_INCARNATION = SPEC_KEYS, /* REPLAY.SPEC adds it; it says nothing about a new table */
     SPEC_KNOWN_KEYS
 };
 static const char *const spec_keys[SPEC_KNOWN_KEYS] = {
-    "name",      "capacity",      "signature", "sampler",     "remover",    "rate_limiter", "max_times_sampled",
-    "max_bytes", "max_staleness", "seed",      "compression", "incarnation"};
+    "name",      "capacity",      "signature", "sampler",     "remover", "rate_limiter",   "max_times_sampled",
+    "max_bytes", "max_staleness", "seed",      "compression", "durable", "log_priorities", "incarnation"};
+
+static int read_flag(struct spec_reader *spec, const char *what, bool *flag) {
+    struct msgpack_value value;
+    if (spec_next_value(spec, &value)) return -1;
+    if (value.type != MSGPACK_BOOLEAN) return spec_refuse(spec, what, "true or false", &value);
+    *flag = value.boolean;
+    return 0;
+}
 
 /* A whole number of versions; -1 or nil: no limit. */
 static int read_staleness(struct spec_reader *spec, int64_t *max_staleness) {
@@ -246,6 +256,8 @@ static int read_setting(struct spec_reader *spec, struct table_config *config, e
     case KEY_MAX_STALENESS: return read_staleness(spec, &config->max_staleness);
     case KEY_SEED: return spec_read_unsigned(spec, "seed", 0, UINT64_MAX, &config->seed);
     case KEY_COMPRESSION: return read_compression(spec, &config->codec);
+    case KEY_DURABLE: return read_flag(spec, spec_keys[key], &config->durable);
+    case KEY_LOG_PRIORITIES: return read_flag(spec, spec_keys[key], &config->log_priorities);
     case KEY_INCARNATION: return spec_next_value(spec, &value);
     case SPEC_KNOWN_KEYS: break;
     }
@@ -277,6 +289,7 @@ int table_config_parse(struct table_config *config, const char *name, const uint
     config->remover = SELECTOR_FIFO;
     config->max_staleness = -1;
     config->min_size_to_sample = 1;
+    config->durable = config->log_priorities = true;
     uint32_t seen = 0;
     if (read_settings(&reader, config, &seen)) return -1;
     if (name) {
@@ -322,6 +335,11 @@ int table_config_change(struct table_config *config, const uint8_t *spec, size_t
 
 static void write_text(struct msgpack_writer *writer, const char *text) {
     msgpack_write_string(writer, text, strlen(text));
+}
+
+static void write_false(struct msgpack_writer *writer, enum spec_key key) {
+    write_text(writer, spec_keys[key]);
+    msgpack_write_boolean(writer, false);
 }
 
 /* `independent` is NULL for a remover. */
@@ -390,7 +408,7 @@ static int take_written(struct msgpack_writer *writer, const struct table_config
 
 int table_config_write(const struct table_config *config, uint8_t **spec, size_t *length, struct error *error) {
     struct msgpack_writer writer = {0};
-    msgpack_write_map(&writer, SPEC_KEYS - (config->codec == CODEC_NONE));
+    msgpack_write_map(&writer, SPEC_KEYS - (config->codec == CODEC_NONE) - config->durable - config->log_priorities);
     write_text(&writer, spec_keys[KEY_NAME]);
     write_text(&writer, config->name);
     write_text(&writer, spec_keys[KEY_CAPACITY]);
@@ -404,6 +422,8 @@ int table_config_write(const struct table_config *config, uint8_t **spec, size_t
         write_text(&writer, spec_keys[KEY_COMPRESSION]);
         write_text(&writer, codec_name(config->codec));
     }
+    if (!config->durable) write_false(&writer, KEY_DURABLE);
+    if (!config->log_priorities) write_false(&writer, KEY_LOG_PRIORITIES);
     return take_written(&writer, config, spec, length, error);
 }
 

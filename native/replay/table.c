@@ -68,6 +68,7 @@ struct table *table_new(const struct table_config *config, struct error *error) 
 
 void table_free(struct table *table) {
     assert(table->items.pinned == 0);
+    table_journal_end(table);
     while (table->streams) table_stream_free(table, table->streams);
     reservation_free_pool(&table->items);
     reservation_free_pool(&table->steps);
@@ -95,6 +96,10 @@ void table_set_shard(struct table *table, uint8_t shard) {
 
 void table_seed(struct table *table, uint64_t seed) {
     random_seed(&table->random, seed);
+}
+
+uint64_t table_newest_id(const struct table *table) {
+    return table->order.newest == SLOT_NONE ? 0 : table_id(table, table->order.newest);
 }
 
 int table_column_index(const struct table *table, const char *name, size_t length) {
@@ -191,6 +196,7 @@ void table_enter_sampler(struct table *table, uint32_t slot, double key) {
 void table_remove(struct table *table, uint32_t slot) {
     if (table->work.next == slot) table->work.next = table->items.slot[slot].newer;
     if (table->cut) table_cut_before_change(table, slot);
+    if (table->journal) table_journal_left(table, slot);
     if (table->items.ragged) table->items.ragged->live_bytes -= slot_store_ragged_bytes(&table->items, slot);
     if (sampler_is_prioritized(table))
         weigh(table, slot, 0);
@@ -228,9 +234,9 @@ void table_make_room(struct table *table, uint64_t n) {
 
 /* ---- updates ------------------------------------------------------------------------------------------------------- */
 
-/* Writes one priority of a live item; the trees need table_repair. */
-static void set_priority(struct table *table, uint32_t slot, double priority, struct table_keys keys) {
+void table_set_priority(struct table *table, uint32_t slot, double priority, struct table_keys keys) {
     if (table->cut) table_cut_before_change(table, slot);
+    if (table->journal && table->config.log_priorities) table_journal_updated(table, slot, priority);
     priority_counts_leave(&table->priority_counts, max_tree_value(&table->priorities, slot));
     priority_counts_enter(&table->priority_counts, priority);
     max_tree_write(&table->priorities, slot, priority);
@@ -254,12 +260,13 @@ int table_update(struct table *table, uint32_t n, const uint64_t *ids, const dou
             ++*stale;
             continue;
         }
-        set_priority(table, slot, priorities[i], keys[i % TABLE_KEYS]);
+        table_set_priority(table, slot, priorities[i], keys[i % TABLE_KEYS]);
         ++*applied;
     }
     table_repair(table);
     table->updates_applied += *applied;
     table->stale_updates += *stale;
+    if (table->journal && table->config.log_priorities) table_journal_write(table);
     return 0;
 }
 
@@ -273,5 +280,6 @@ uint64_t table_delete(struct table *table, uint32_t n, const uint64_t *ids) {
         }
     }
     table_repair(table);
+    if (table->journal) table_journal_write(table);
     return count;
 }

@@ -123,6 +123,8 @@ struct table_config {
     int64_t max_staleness; /* policy versions behind the newest that an item may be; -1 = any number */
     uint64_t seed; /* 0 = from the operating system */
     enum step_codec codec; /* of step columns */
+    bool durable; /* an append-only file has what happens to it, where there is one … */
+    bool log_priorities; /* … updates of priorities included */
 };
 
 struct table;
@@ -171,6 +173,7 @@ void table_seed(struct table *table, uint64_t seed);
 /* The shard's number in every id, 0 unless it is set. Ids that were given under another number are not this table's: those
  * items count as left. To be set before the first id is given. */
 void table_set_shard(struct table *table, uint8_t shard);
+uint64_t table_newest_id(const struct table *table); /* of live items; 0: there are none */
 int table_column_index(const struct table *table, const char *name, size_t length); /* -1: no such column */
 
 /* Whether n items may be added / sampled now. Otherwise `error` says why not: ERROR_TIMEOUT and the reason (a wait may help),

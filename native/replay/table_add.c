@@ -143,6 +143,16 @@ static uint64_t excess_of(const struct table *table, uint32_t n) {
     return size > capacity ? size - capacity : 0;
 }
 
+/* Of items that are copied, into their slots or to the journal, so many as take a fraction of a millisecond. */
+static uint32_t most_in_part(const struct reservation *reservation) {
+    const struct table *table = reservation->table;
+    size_t bytes = reservation->placed ? 0 : reservation->store->slot_bytes;
+    if (table->journal) bytes += reservation->store->slot_bytes + table->steps.slot_bytes;
+    if (table->journal) bytes += reservation->ragged_bytes / (reservation->n - reservation->entered);
+    if (bytes * PART_ITEMS <= PART_BYTES) return PART_ITEMS;
+    return bytes < PART_BYTES ? (uint32_t)(PART_BYTES / bytes) : 1;
+}
+
 int table_begin_commit(struct table *table, struct reservation *reservation, struct error *error) {
     assert(reservation->table == table && !reservation->admitted);
     uint32_t n = reservation->n;
@@ -152,14 +162,14 @@ int table_begin_commit(struct table *table, struct reservation *reservation, str
     reservation->default_priority = table->items.live ? max_tree_maximum(&table->priorities) : 1.0;
     rate_limiter_added(&table->limiter, n);
     table->entering += n;
+    reservation->most_in_part = most_in_part(reservation);
     reservation->admitted = true;
     return 0;
 }
 
 uint32_t reservation_part(const struct reservation *reservation) {
-    uint32_t left = reservation->n - reservation->entered, most = PART_ITEMS;
-    size_t bytes = reservation->placed ? 0 : reservation->store->slot_bytes;
-    if (bytes * PART_ITEMS > PART_BYTES) most = bytes < PART_BYTES ? (uint32_t)(PART_BYTES / bytes) : 1;
+    uint32_t left = reservation->n - reservation->entered;
+    uint32_t most = reservation->admitted ? reservation->most_in_part : most_in_part(reservation);
     return left < most ? left : most;
 }
 
@@ -215,6 +225,7 @@ static void enter_part(struct table *table, struct reservation *reservation, uin
     reservation->entered += n;
     table->entering -= n;
     table->added += n;
+    if (table->journal) table_journal_entered(table, reservation->slots + first, n);
 }
 
 int table_commit_part(struct table *table, struct reservation *reservation, const double *priorities, uint64_t *ids) {
@@ -224,6 +235,7 @@ int table_commit_part(struct table *table, struct reservation *reservation, cons
     bool has_slots = reservation->placed || slot_store_free_slots(&table->items) >= n;
     if (is_ready && has_slots) enter_part(table, reservation, n, priorities, ids);
     table_repair(table);
+    if (table->journal) table_journal_write(table);
     if (!is_ready || !has_slots) return is_ready ? -1 : 0;
     if (reservation->entered == reservation->n) {
         table_sweep_stale(table);

@@ -41,12 +41,12 @@ bool table_has_work(const struct table *table) {
 static void reset_slice(struct table *table) {
     for (uint32_t i = 0; i < SLICE_ITEMS && table->order.oldest != SLOT_NONE; i++)
         table_remove(table, table->order.oldest);
-    if (table->order.oldest == SLOT_NONE) {
-        table->work = (struct table_work){.resetting = false};
-        rate_limiter_reset(&table->limiter);
-        freshness_forget(
-            &table->freshness); /* a caller that begins anew counts versions anew: none of its items may be too old */
-    }
+    if (table->order.oldest != SLOT_NONE) return;
+    table->work = (struct table_work){.resetting = false};
+    rate_limiter_reset(&table->limiter);
+    /* A caller that begins anew counts versions anew: none of its items may be too old. */
+    freshness_forget(&table->freshness);
+    table_journal_tell(table, TABLE_JOURNAL_RESET, NULL, 0);
 }
 
 static void look_again(struct table *table, uint32_t slot) {
@@ -105,6 +105,7 @@ bool table_step(struct table *table, uint64_t deadline_us) {
         else
             sweep_slice(table);
         table_repair(table);
+        if (table->journal && !table->work.resetting) table_journal_write(table);
         if (deadline_us != CLOCK_NEVER && clock_monotonic_us() >= deadline_us) return table_has_work(table);
     }
     return false;
@@ -194,6 +195,7 @@ int table_begin_configure(struct table *table, const uint8_t *spec, size_t lengt
     work->shrinking = too_large(table);
     table_limit_priorities(table);
     rate_limiter_configure(&table->limiter, &config);
+    table_journal_tell(table, TABLE_JOURNAL_SETTINGS, spec, length);
     return 0;
 }
 
@@ -220,6 +222,7 @@ void table_sweep_stale(struct table *table) {
         sweep_slice(table);
         table_repair(table);
     } while (freshness_stale(&table->freshness, &slot) && clock_monotonic_us() < deadline_us);
+    if (table->journal) table_journal_write(table);
 }
 
 int table_see_version(struct table *table, int64_t version, struct error *error) {
@@ -231,5 +234,6 @@ int table_see_version(struct table *table, int64_t version, struct error *error)
     }
     freshness_see(&table->freshness, version);
     table_sweep_stale(table);
+    if (table->journal) table_journal_write(table);
     return 0;
 }

@@ -18,12 +18,14 @@ int table_close(struct table *table, const char *reason, size_t length, struct e
     memcpy(table->closed_reason, reason, length);
     table->closed_reason[length] = 0;
     table->closed = true;
+    table_journal_tell(table, TABLE_JOURNAL_CLOSE, reason, length);
     return 0;
 }
 
 void table_open(struct table *table) {
     table->closed = false;
     table->closed_reason[0] = 0;
+    table_journal_tell(table, TABLE_JOURNAL_OPEN, NULL, 0);
 }
 
 static int refuse(const struct table *table, const char *but, const char *why, struct error *error) {

@@ -130,6 +130,7 @@ void table_cut_describe(const struct table *table, struct msgpack_writer *writer
         /* Batches that are amid their parts end with the server. */
         {"limiter_inserts", table->limiter.inserts - table->entering},
         {"limiter_samples", table->limiter.samples - table->drawing},
+        {"changes", table->changes},
     };
     const uint32_t count = sizeof numbers / sizeof numbers[0];
     uint8_t *spec;

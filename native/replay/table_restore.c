@@ -48,6 +48,7 @@ struct description {
     const uint8_t *spec;
     size_t spec_length;
     uint64_t numbers[NUMBERS];
+    uint64_t changes; /* records of its journals; 0 in files of before there were any */
     uint64_t random[4];
     struct msgpack_value closed; /* a string: the reason; of another type: it is open */
 };
@@ -91,6 +92,9 @@ static int read_description(struct msgpack_reader *reader, struct description *o
         } else if (msgpack_string_is(&key, "random")) {
             if (read_random(reader, out->random, error)) return -1;
             seen_random = 1;
+        } else if (msgpack_string_is(&key, "changes")) {
+            if (!msgpack_read(reader, &value) || value.type != MSGPACK_UNSIGNED) return malformed(error, "changes");
+            out->changes = value.unsigned_integer;
         } else if (msgpack_string_is(&key, "closed")) {
             if (!msgpack_read(reader, &out->closed) || out->closed.type != MSGPACK_STRING)
                 return malformed(error, "closed");
@@ -121,6 +125,7 @@ static void take_description(struct table *table, const struct description *from
     table->updates_applied = from->numbers[UPDATES_APPLIED];
     table->limiter.inserts = from->numbers[LIMITER_INSERTS];
     table->limiter.samples = from->numbers[LIMITER_SAMPLES];
+    table->changes = from->changes;
 }
 
 static struct table *make_table(const struct description *description, struct error *error) {

@@ -102,7 +102,7 @@ static void draw_distinct(struct table *table, uint32_t n, uint32_t *slots, doub
     selector_draw_distinct(&table->sampler, &table->order, &table->items, &table->random, n, slots, scratch);
 }
 
-static void count_draw(struct table *table, uint32_t slot) {
+void table_count_draw(struct table *table, uint32_t slot) {
     struct slot *entry = &table->items.slot[slot];
     if (table->cut) table_cut_before_change(table, slot);
     if (entry->times_sampled < UINT32_MAX) {
@@ -117,7 +117,7 @@ void table_take_batch(struct table *table, uint32_t n, const uint32_t *slots, ui
     for (uint32_t i = 0; i < n; i++) {
         if (i + 16 < n) __builtin_prefetch(&table->items.slot[slots[i + 16]], 1);
         column_arrays_prefetch(&table->items.arrays, slots[i]);
-        count_draw(table, slots[i]);
+        table_count_draw(table, slots[i]);
         slot_store_pin(&table->items, slots[i]);
         if (ids) ids[i] = table_id(table, slots[i]);
         if (probabilities) probabilities[i] = probability(table, slots[i], total);
@@ -132,7 +132,8 @@ static void take_one_by_one(struct table *table, uint32_t n, uint32_t *slots, ui
         if (!table->items.slot[slots[i]].live)
             draw(table, 1, &slots[i]); /* table_can_sample has counted: something is left */
         uint32_t slot = slots[i];
-        count_draw(table, slot);
+        table_count_draw(table, slot);
+        if (table->journal) table_journal_drawn(table, slot);
         slot_store_pin(&table->items, slot);
         if (ids) ids[i] = table_id(table, slot);
         if (probabilities) probabilities[i] = probability(table, slot, total);
@@ -179,6 +180,7 @@ int table_sample(struct table *table, uint32_t n, double beta, bool replace, uin
                     weights);
     memory_free(own);
     rate_limiter_sampled(&table->limiter, n);
+    if (table->journal) table_journal_write(table);
     return 0;
 }
 
@@ -209,6 +211,7 @@ int table_sample_part(struct table *table, uint32_t n, uint32_t *slots, uint64_t
     }
     take(table, n, true, slots, ids, probabilities);
     table->drawing -= n;
+    if (table->journal) table_journal_write(table);
     return 0;
 }
 

@@ -13,6 +13,7 @@
 #include "replay/slot_store.h"
 #include "replay/stream.h"
 #include "replay/table.h"
+#include "replay/table_journal.h"
 #include "replay/window.h"
 
 #define TABLE_RESERVED_LIMIT (TABLE_SPARE_SLOTS / 2)
@@ -54,6 +55,8 @@ struct table {
     uint64_t stream_count, stream_steps; /* how many, and what their histories are together */
     uint64_t kept_steps;                 /* those that streams hold now */
     struct table_cut *cut; /* a snapshot being taken; NULL: none */
+    struct table_journal *journal; /* is told what happens; NULL: nobody is */
+    uint64_t changes; /* records of its journals, so far */
     bool closed; /* nothing enters (table_close.c) */
     char closed_reason[TABLE_MAX_REASON + 1];
 };
@@ -78,6 +81,9 @@ void table_keys_many(const struct table *table, const double *priorities, uint32
 void table_index(struct table *table, uint32_t slot, double priority, struct table_keys keys);
 /* Takes a live item out of all indexes; trees need table_repair afterwards. */
 void table_remove(struct table *table, uint32_t slot);
+/* Writes one priority of a live item; trees need table_repair afterwards. */
+void table_set_priority(struct table *table, uint32_t slot, double priority, struct table_keys keys);
+void table_count_draw(struct table *table, uint32_t slot); /* of a live item */
 void table_repair(struct table *table);
 /* Removes n items, as the remover chooses; n <= live items. As after table_remove. */
 void table_make_room(struct table *table, uint64_t n);

@@ -150,6 +150,7 @@ int table_append(struct table *table, struct reservation *reservation, struct st
     if (table->config.max_bytes) {
         table_evict_for_bytes(table, 0);
         table_repair(table);
+        if (table->journal) table_journal_write(table);
     }
     reservation_end(reservation);
     return 0;

@@ -127,6 +127,7 @@ uint32_t table_sample_timed(struct table *table, uint32_t n, double from, double
     table_take_batch(table, count, slots, ids, NULL);
     table->sampled += count;
     rate_limiter_sampled(&table->limiter, count);
+    if (table->journal) table_journal_write(table);
     if (most < n && count == most && arrivals->until < to)
         rate_limiter_can_sample(&table->limiter, table->items.live, 1, &arrivals->limit);
     return count;

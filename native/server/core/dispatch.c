@@ -124,10 +124,10 @@ static bool lacks_replicas(const struct server *server) {
            server->good_replicas < settings->min_replicas_to_write;
 }
 
-/* Why nothing may be written to the store now; NULL: it may. */
-static const char *refuse_writes(const struct server *server, char *text, size_t size) {
-    const char *unkept = upcalls.durability_refuses_writes(server, text, size);
-    return unkept ? unkept : lacks_replicas(server) ? REPLICAS_REFUSAL : NULL;
+/* Why nothing may be written to the store, or to tables, now; NULL: it may. */
+static const char *refuse_writes(const struct server *server, bool of_tables, char *text, size_t size) {
+    const char *unkept = upcalls.durability_refuses_writes(server, of_tables, text, size);
+    return unkept ? unkept : !of_tables && lacks_replicas(server) ? REPLICAS_REFUSAL : NULL;
 }
 
 bool command_admit(struct client *client, struct command_entry *entry) {
@@ -152,9 +152,9 @@ bool command_admit(struct client *client, struct command_entry *entry) {
         !client->goes_on_over_memory && (upcalls.transaction_flags(client, command) & COMMAND_DENYOOM))
         return refuse(client, OOM_REFUSAL);
     char text[640];
-    const char *unwritten = client->goes_on_unwritten ? NULL : refuse_writes(server, text, sizeof text);
-    if (unwritten && (upcalls.transaction_flags(client, command) & COMMAND_WRITE) &&
-        command->group->data != DATA_TABLES)
+    bool of_tables = command->group->data == DATA_TABLES;
+    const char *unwritten = client->goes_on_unwritten ? NULL : refuse_writes(server, of_tables, text, sizeof text);
+    if (unwritten && (upcalls.transaction_flags(client, command) & COMMAND_WRITE))
         return refuse(client, "%s", unwritten);
     if (exclusive_is_busy(server) && !(command_request_flags(client, command) & COMMAND_ALLOW_BUSY))
         return refuse(client, EXCLUSIVE_BUSY_REFUSAL, server->exclusive.ended_by);

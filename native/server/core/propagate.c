@@ -38,13 +38,18 @@ static bool add_text(struct append_buffer *buffer, const char *text) {
     return append_buffer_add(buffer, text, strlen(text));
 }
 
-/* What comes before a command: the transaction that it is part of, and its database. */
+/* The transaction that a command is part of comes before it. */
+static bool add_transaction(const struct changes *changes, struct changes_told *told, struct append_buffer *buffer) {
+    if (changes->depth == 0 || told->in_transaction) return true;
+    if (!add_text(buffer, "*1\r\n$5\r\nMULTI\r\n")) return false;
+    told->in_transaction = true;
+    return true;
+}
+
+/* As does its database. */
 static bool add_preamble(const struct changes *changes, struct changes_told *told, struct append_buffer *buffer,
                          int database) {
-    if (changes->depth > 0 && !told->in_transaction) {
-        if (!add_text(buffer, "*1\r\n$5\r\nMULTI\r\n")) return false;
-        told->in_transaction = true;
-    }
+    if (!add_transaction(changes, told, buffer)) return false;
     if (told->database == database) return true;
     char number[16];
     int length = snprintf(number, sizeof number, "%d", database);
@@ -149,6 +154,22 @@ void propagate_removed(struct server *server, unsigned database, const uint8_t *
 void propagate_to_replicas(struct server *server, uint32_t argc, const struct resp_argument *argv) {
     struct append_buffer *buffer = buffer_of(server, CHANGES_FOR_REPLICAS);
     if (buffer) tell_added(server, CHANGES_FOR_REPLICAS, add_command(buffer, argc, argv));
+}
+
+uint8_t *propagate_record(struct server *server, const char *table, size_t bytes) {
+    struct append_buffer *buffer = buffer_of(server, CHANGES_FOR_FILE);
+    if (!buffer) return NULL;
+    char head[64];
+    int length = snprintf(head, sizeof head, "$%zu\r\n", bytes);
+    struct changes *changes = &server->changes;
+    bool added =
+        add_transaction(changes, &changes->told[CHANGES_FOR_FILE], buffer) && append_buffer_add_head(buffer, 3) &&
+        append_buffer_add_word(buffer, PROPAGATE_RECORD, strlen(PROPAGATE_RECORD), NULL) &&
+        append_buffer_add_word(buffer, table, strlen(table), NULL) && append_buffer_add(buffer, head, (size_t)length);
+    uint8_t *room = added ? append_buffer_room(buffer, bytes + 2) : NULL;
+    tell_added(server, CHANGES_FOR_FILE, room);
+    if (room) memcpy(room + bytes, "\r\n", 2);
+    return room;
 }
 
 void propagate_begin(struct server *server) {

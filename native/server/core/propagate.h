@@ -10,6 +10,8 @@
 
 #include "persist/append_buffer.h"
 
+#define PROPAGATE_RECORD "REPLAY.APPLY" /* the command that a record of a table stands in */
+
 struct client;
 struct resp_argument;
 struct server;
@@ -47,6 +49,9 @@ void propagate_to_replicas(struct server *server, uint32_t argc, const struct re
 void propagate_call(struct client *client, bool changed);
 /* A key that the server itself removed: its time was over, or its memory was wanted. */
 void propagate_removed(struct server *server, unsigned database, const uint8_t *key, size_t length);
+/* What happened to a table of experience (replay/table_journal.h): room for the record, to be filled at once; it stands in the
+ * one order with what changes keys. NULL: nobody takes it down. */
+uint8_t *propagate_record(struct server *server, const char *table, size_t bytes);
 /* What a transaction or a script changes is taken down as one: all of it is loaded, or nothing. They nest. */
 void propagate_begin(struct server *server);
 void propagate_end(struct server *server);

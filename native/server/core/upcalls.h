@@ -73,9 +73,9 @@ struct upcalls {
 
     /* ---- what is written down (durability) ---- */
 
-    /* Why nothing may be written to the store now, for want of a file that takes it down; NULL: it may. `text` has room for
-     * the answer. */
-    const char *(*durability_refuses_writes)(const struct server *server, char *text, size_t size);
+    /* Why nothing may be written to the store now, or to tables, for want of a file that takes it down; NULL: it may. `text`
+     * has room for the answer. */
+    const char *(*durability_refuses_writes)(const struct server *server, bool of_tables, char *text, size_t size);
     /* Has the client's request, which was admitted, wait where it changes a large value that a snapshot has still to copy:
      * then true. */
     bool (*durability_holds)(struct client *client);

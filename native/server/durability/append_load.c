@@ -19,6 +19,7 @@
 #include "server/durability/restore.h"
 #include "server/redis/script/functions.h"
 #include "server/replay/gradients_registry.h"
+#include "server/replay/replay_log.h"
 #include "server/replay/replay_part.h"
 #include "server/replay/weights_registry.h"
 #include "store/store.h"
@@ -32,6 +33,8 @@ struct load {
     uint32_t capacity;
     enum append_load_what what;
     uint64_t commands, refused;
+    uint64_t base; /* its number; 0: there is none */
+    struct text skipped; /* see replay_log_apply */
     struct text *said;
     struct error *error;
 };
@@ -64,8 +67,8 @@ bool append_load_exists(const char *name, const char *stem) {
 bool append_load_holds_something(const struct server *server) {
     for (unsigned d = 0; d < STORE_DATABASES; d++)
         if (dict_count(&server->store->databases[d].keys) > 0) return true;
-    return functions_library_count(server) > 0 || server->replay->weights->count > 0 ||
-           gradients_registry_holds_something(server->replay->gradients);
+    return replay_log_holds_something(server->replay->tables) || functions_library_count(server) > 0 ||
+           server->replay->weights->count > 0 || gradients_registry_holds_something(server->replay->gradients);
 }
 
 /* ---- one command --------------------------------------------------------------------------------------------------- */
@@ -97,8 +100,28 @@ static bool is_taken_down(const struct command *command) {
     return command->flags & (COMMAND_WRITE | COMMAND_MAY_REPLICATE | COMMAND_IN_LOG);
 }
 
+static bool is_record(uint32_t argc, const struct append_argument *words) {
+    return argc == 3 && words[0].length == strlen(PROPAGATE_RECORD) &&
+           memcmp(words[0].data, PROPAGATE_RECORD, words[0].length) == 0 && words[1].length <= TABLE_MAX_NAME &&
+           !memchr(words[1].data, 0, words[1].length);
+}
+
+static int apply_record(struct load *load, const char *file, uint64_t at, const struct append_argument *words) {
+    char name[TABLE_MAX_NAME + 1];
+    struct error error;
+    load->commands++;
+    if (load->what == APPEND_LOAD_KEYS) return 0;
+    memcpy(name, words[1].data, words[1].length);
+    name[words[1].length] = 0;
+    return replay_log_apply(load->server->replay->tables, name, words[2].data, words[2].length, load->base,
+                            &load->skipped, &error) == 0
+               ? 0
+               : error_set(load->error, ERROR_GENERIC, "%s, byte %" PRIu64 ": %s", file, at, error.message);
+}
+
 static int run(struct load *load, const char *file, uint64_t at, uint32_t argc, const struct append_argument *words) {
     struct client *client = load->client;
+    if (is_record(argc, words)) return apply_record(load, file, at, words);
     if (!take_words(load, argc, words))
         return error_set(load->error, ERROR_GENERIC, "%s: no memory for a command of %" PRIu32 " words", file, argc);
     struct command_entry *entry = command_table_find(load->server->commands, words[0].data, words[0].length);
@@ -181,7 +204,19 @@ static int load_increment(struct load *load, int folder, const char *name, bool 
 
 /* ---- all ----------------------------------------------------------------------------------------------------------- */
 
-/* The store as it was at a cut. */
+static int adopt_tables(struct load *load, struct snapshot_content *content) {
+    struct replay_registry *registry = load->server->replay->tables;
+    while (content->count > 0 && load->what == APPEND_LOAD_ALL) {
+        struct table *table = content->tables[content->count - 1];
+        struct replay_entry *entry = replay_registry_entry_new(registry, table);
+        if (!entry) return error_set(load->error, ERROR_GENERIC, "no memory for a table");
+        content->count--;
+        replay_log_adopt(registry, entry);
+    }
+    return 0;
+}
+
+/* Store and tables as they were at a cut. */
 static int load_base(struct load *load, int folder, const struct append_manifest *manifest,
                      struct append_loaded *loaded) {
     char name[NAME_MAX + 1];
@@ -200,6 +235,7 @@ static int load_base(struct load *load, int folder, const struct append_manifest
         result = restore_adopt_store(load->server, &content.store, load->error);
     else if (!(result = restore_adopt_libraries(load->server, &content.store, load->error)))
         store_adopt(load->server->store, content.store.store);
+    if (result == 0) result = adopt_tables(load, &content);
     snapshot_content_free(&content);
     return result;
 }
@@ -207,6 +243,7 @@ static int load_base(struct load *load, int folder, const struct append_manifest
 static int load_all(struct load *load, int folder, const struct append_manifest *manifest,
                     struct append_loaded *loaded) {
     char name[NAME_MAX + 1];
+    load->base = manifest->base;
     if (manifest->base > 0 && load_base(load, folder, manifest, loaded) < 0) return -1;
     for (uint64_t i = 0; i < manifest->count; i++) {
         append_increment_name(manifest, manifest->first + i, name);
@@ -233,8 +270,10 @@ int append_load(struct server *server, int folder, const char *stem, enum append
     loaded->commands = load.commands;
     client_free_own(load.client);
     memory_free(load.argv);
+    text_free(&load.skipped);
     if (result < 0) return -1;
     text_append(said, "read %" PRIu64 " commands of the append-only file in %.1f s\n", load.commands,
                 (double)(clock_monotonic_us() - began_us) / 1e6);
+    if (what == APPEND_LOAD_ALL) replay_log_loaded(server->replay->tables, said);
     return 1;
 }

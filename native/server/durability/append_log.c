@@ -18,6 +18,8 @@
 #include "server/durability/durability_part.h"
 #include "server/redis/redis_part.h"
 #include "server/redis/script/functions.h"
+#include "server/replay/replay_log.h"
+#include "server/replay/replay_part.h"
 #include "store/store.h"
 
 #define GATHER_US 5000u             /* unless replies wait for it, so much is gathered into one write */
@@ -55,10 +57,9 @@ static bool is_late(const struct append_log *log) {
            log->server->now_us > log->unsynced_us + LATE_US;
 }
 
-/* Tables of experience are not in the file, and what only the connection knows neither. Of the server's own commands some
- * change databases as a whole, or tell how large they are. */
+/* What only the connection knows is not in the file. Of the server's own commands some change databases as a whole, or tell
+ * how large they are. */
 static bool may_show_changes(const struct command *command) {
-    if (command->group->data == DATA_TABLES) return false;
     return (command->flags & (COMMAND_WRITE | COMMAND_READONLY)) || command->group->data != DATA_SERVER;
 }
 
@@ -296,6 +297,7 @@ int append_log_start(struct append_log *log, struct text *said, struct error *er
         return -1;
     }
     if (open_writer(log, folder, error) < 0) return -1;
+    replay_log_on(log->server->replay->tables);
     if (found == 0 && append_load_holds_something(log->server)) {
         text_append(said, "what was restored is being written to the append-only file\n");
         begin_with_base(log);
@@ -346,6 +348,7 @@ static int turn_on(struct append_log *log, struct error *error) {
         return -1;
     }
     if (open_writer(log, folder, error) < 0) return -1;
+    replay_log_on(log->server->replay->tables);
     begin_with_base(log);
     return 0;
 }
@@ -369,6 +372,7 @@ static void finish(struct append_log *log) {
 static void turn_off(struct append_log *log) {
     if (!log->writer) return;
     append_rewrite_give_up(log);
+    replay_log_off(log->server->replay->tables);
     finish(log);
     while (log->server->held.head) client_let_go(log->server->held.head);
     append_writer_free(log->writer);

@@ -13,6 +13,8 @@
 #include "server/durability/append_log.h"
 #include "server/durability/durability_part.h"
 #include "server/durability/snapshots.h"
+#include "server/replay/replay_log.h"
+#include "server/replay/replay_part.h"
 
 #define RETRY_US 10000000u /* after one has failed */
 #define LOOK_AGAIN_US 1000u
@@ -43,6 +45,7 @@ bool append_rewrite_is_running(const struct append_log *log) {
 }
 
 void append_rewrite_give_up(struct append_log *log) {
+    if (log->rewrite != REWRITE_NONE) replay_log_cut_failed(log->server->replay->tables, log->next.base);
     log->rewrite = REWRITE_NONE;
     snapshots_give_up_base(log->server->durability->snapshots, base_ended);
 }
@@ -70,7 +73,8 @@ static bool has_grown(const struct append_log *log) {
 /* Not in the midst of what is to be loaded whole or not at all, nor with something that could not be written yet. */
 static bool may_cut(const struct append_log *log) {
     return log->server->changes.depth == 0 && !log->writer->retry && !log->failing &&
-           snapshots_may_begin(log->server->durability->snapshots) && !log->server->ending.begun &&
+           snapshots_may_begin(log->server->durability->snapshots) &&
+           replay_log_is_whole(log->server->replay->tables) && !log->server->ending.begun &&
            log->server->now_us >= log->rewrite_retry_us &&
            (log->broken || log->manifest.count < APPEND_MOST_INCREMENTS);
 }
@@ -95,8 +99,8 @@ static void begin(struct append_log *log) {
     log->rewrite_began_us = log->server->now_us;
     log->base_outcome = BASE_COMING;
     if (log->broken) log->renewing = true;
-    if (snapshots_begin_base(log->server->durability->snapshots, log->server->config.appenddirname, name, base_ended,
-                             &log->rewrite_error) < 0) {
+    if (snapshots_begin_base(log->server->durability->snapshots, log->server->config.appenddirname, name, true,
+                             base_ended, &log->rewrite_error) < 0) {
         failed(log);
         return;
     }
@@ -104,6 +108,7 @@ static void begin(struct append_log *log) {
     log->rewrite = REWRITE_OPENING;
     const struct append_writer *writer = log->writer;
     if (!log->broken && (writer->open.total > 0 || writer->synced < writer->handed)) append_log_hand_over(log, true);
+    replay_log_cut(log->server->replay->tables, log->next.base);
 }
 
 /* The old increments, if they are whole, and the new one. */
@@ -167,7 +172,8 @@ static void go_on(struct append_log *log) {
 
 uint64_t append_rewrite_step(struct append_log *log) {
     if (log->rewrite == REWRITE_NONE) {
-        if (!log->rewrite_wanted && (log->broken || !has_grown(log))) return CLOCK_NEVER;
+        bool lacks = replay_log_lacks_tables(log->server->replay->tables);
+        if (!log->rewrite_wanted && !lacks && (log->broken || !has_grown(log))) return CLOCK_NEVER;
         uint64_t again_us = log->server->now_us + LOOK_AGAIN_US;
         if (!may_cut(log)) return again_us > log->rewrite_retry_us ? again_us : log->rewrite_retry_us;
         begin(log);

@@ -36,8 +36,8 @@ static void free_part(struct server *server) {
     memory_free(part);
 }
 
-const char *durability_refuses_writes(const struct server *server, char *text, size_t size) {
-    if (snapshots_refuse_writes(server->durability->snapshots)) return SAVE_REFUSAL;
+const char *durability_refuses_writes(const struct server *server, bool of_tables, char *text, size_t size) {
+    if (!of_tables && snapshots_refuse_writes(server->durability->snapshots)) return SAVE_REFUSAL;
     return append_log_refuses(server->durability->append_log, text, size) ? text : NULL;
 }
 

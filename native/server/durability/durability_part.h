@@ -20,7 +20,7 @@ struct durability_part {
 extern const struct subsystem durability_part;
 
 /* See struct upcalls. */
-const char *durability_refuses_writes(const struct server *server, char *text, size_t size);
+const char *durability_refuses_writes(const struct server *server, bool of_tables, char *text, size_t size);
 
 extern const struct command commands_snapshot[];
 

@@ -167,7 +167,7 @@ static void begin(struct export *export) {
     if (!export->worker)
         error_set(&error, ERROR_GENERIC, "out of memory or threads");
     else
-        snapshots_begin_base(snapshots, ".", CUT_NAME, cut_ended, &error);
+        snapshots_begin_base(snapshots, ".", CUT_NAME, false, cut_ended, &error);
     if (error.code != ERROR_NONE) {
         tell_made(export, NULL, &error);
         return;

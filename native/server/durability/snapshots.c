@@ -66,11 +66,13 @@ void snapshots_note_restored(struct snapshots *snapshots) {
 
 /* ---- one snapshot -------------------------------------------------------------------------------------------------- */
 
-static int retain_tables(struct snapshots *snapshots, struct table **tables, struct error *error) {
+/* All of them, or those that an append-only file has. */
+static int retain_tables(struct snapshots *snapshots, struct table **tables, bool durable, struct error *error) {
     struct replay_registry *registry = snapshots->server->replay->tables;
     snapshots->entries = memory_alloc((registry->count + 1) * sizeof *snapshots->entries);
     if (!tables || !snapshots->entries) return error_set(error, ERROR_GENERIC, "out of memory for a snapshot");
     for (struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
+        if (durable && !table_has_journal(entry->table)) continue;
         tables[snapshots->entry_count] = entry->table;
         snapshots->entries[snapshots->entry_count++] = entry;
         replay_entry_retain(entry); /* it may be dropped meanwhile */
@@ -125,7 +127,7 @@ static int begin(struct snapshots *snapshots, struct error *error) {
     };
     saved_tables_free(snapshots->cut_tables);
     snapshots->cut_tables = saved_tables_note(snapshots->server->replay->tables);
-    int result = retain_tables(snapshots, tables, error) || begin_cut(snapshots, &options, tables, error);
+    int result = retain_tables(snapshots, tables, false, error) || begin_cut(snapshots, &options, tables, error);
     memory_free(tables);
     return result ? -1 : 0;
 }
@@ -134,8 +136,9 @@ bool snapshots_may_begin(const struct snapshots *snapshots) {
     return !snapshots->running && store_cut_may_begin(snapshots->cut);
 }
 
-int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const char *name, snapshot_base_ended ended,
-                         struct error *error) {
+int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const char *name, bool with_tables,
+                         snapshot_base_ended ended, struct error *error) {
+    struct table **tables = memory_alloc((snapshots->server->replay->tables->count + 1) * sizeof *tables);
     struct snapshot_options options = {
         .folder = folder,
         .name = name,
@@ -143,7 +146,10 @@ int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const 
         .store = snapshots->cut,
         .store_bytes = memory_used_bytes(),
     };
-    if (begin_cut(snapshots, &options, NULL, error)) {
+    int failed = with_tables && retain_tables(snapshots, tables, true, error);
+    failed = failed || begin_cut(snapshots, &options, tables, error);
+    memory_free(tables);
+    if (failed) {
         let_go(snapshots);
         return -1;
     }

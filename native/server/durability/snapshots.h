@@ -24,7 +24,7 @@ struct snapshots {
     struct server *server;
     struct store_cut *cut; /* of the store, for whichever snapshot runs */
     struct snapshot *running; /* NULL: none */
-    snapshot_base_ended base_ended; /* not NULL: it is a base, of the store alone; who is told of its end */
+    snapshot_base_ended base_ended; /* not NULL: it is a base, or of the store alone; who is told of its end */
     struct saved_table *cut_tables, *saved_tables; /* counters at the cut of the one running, of the last */
     bool wanted; /* one in the background, by BGSAVE or a rule of `save` */
     uint64_t cut_changes, saved_changes; /* of the store, at the cut of the one running, of the last that succeeded */
@@ -59,10 +59,10 @@ uint64_t snapshots_step(struct snapshots *snapshots);
  * restored and what is lost is written to `said`, line by line. -1 with `error`: refused, and nothing is loaded. */
 int snapshots_restore_at_start(struct snapshots *snapshots, const char *file, struct text *said, struct error *error);
 
-/* Cuts and begins to write the store alone: a base of the append-only file, or what is turned into a file for Redis. Nothing
- * may be running. */
-int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const char *name, snapshot_base_ended ended,
-                         struct error *error);
+/* Cuts and begins to write a base of the append-only file, with the tables that it has, or the store alone, which is turned
+ * into a file for Redis. Nothing may be running. */
+int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const char *name, bool with_tables,
+                         snapshot_base_ended ended, struct error *error);
 bool snapshots_may_begin(const struct snapshots *snapshots);
 void snapshots_give_up_base(struct snapshots *snapshots,
                             snapshot_base_ended ended); /* that it began, if it still runs */

@@ -175,7 +175,8 @@ static void say_loaded(char *lines) {
         log_event(LOG_NOTICE, "loaded", NULL, "%s", line);
 }
 
-/* Tables out of a snapshot, then those of the configuration: what is in both takes the limits that are given now. */
+/* Tables out of a snapshot, those of the append-only file, which has what came later, then those of the configuration: what
+ * was there takes the limits that are given now. */
 static int fill(struct server *server, const struct options *options, const struct setup *setup) {
     struct error error = {0};
     struct text said = {0};
@@ -183,12 +184,13 @@ static int fill(struct server *server, const struct options *options, const stru
     if (options->restore) {
         if (snapshots_restore_at_start(server->durability->snapshots, options->restore, &said, &error) < 0)
             code = EXIT_REFUSED;
-        server->replay->tables->adopting = &said;
     }
-    if (code == EXIT_CLEAN && setup->bytes && setup_create_tables(setup, server, &error) < 0)
-        code = options->restore && error.code == ERROR_EXISTS ? EXIT_REFUSED : EXIT_USAGE;
-    server->replay->tables->adopting = NULL;
     if (code == EXIT_CLEAN && append_log_start(server->durability->append_log, &said, &error) < 0) code = EXIT_REFUSED;
+    bool had_tables = server->replay->tables->count > 0;
+    server->replay->tables->adopting = had_tables ? &said : NULL;
+    if (code == EXIT_CLEAN && setup->bytes && setup_create_tables(setup, server, &error) < 0)
+        code = had_tables && error.code == ERROR_EXISTS ? EXIT_REFUSED : EXIT_USAGE;
+    server->replay->tables->adopting = NULL;
     server->durability->snapshots->saved_changes = server->store->changes; /* what is loaded is on the disk */
     if (code == EXIT_CLEAN && said.data) say_loaded(said.data);
     text_free(&said);

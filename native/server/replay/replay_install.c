@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "replay/table_adopt.h"
 #include "server/core/server.h"
+#include "server/replay/replay_log.h"
 #include "server/replay/replay_registry.h"
 
 int replay_registry_adopt(struct table *table, const struct table_config *given, struct text *said,
@@ -61,6 +62,7 @@ int replay_registry_install(struct replay_registry *registry, struct table *cons
             replay_registry_drop(registry, there);
         }
         replay_registry_enter(registry, entries[i]);
+        replay_log_restored(entries[i]);
     }
     memory_free(entries);
     return failed;

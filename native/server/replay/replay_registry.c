@@ -11,6 +11,7 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/replay/replay_large_batch.h"
+#include "server/replay/replay_log.h"
 #include "server/replay/replay_part.h"
 #include "server/replay/replay_streams.h"
 
@@ -181,6 +182,7 @@ int replay_registry_create_named(struct replay_registry *registry, const char *n
         return error_set(error, ERROR_GENERIC, "out of memory for a table");
     }
     replay_registry_enter(registry, entry);
+    replay_log_created(entry);
     return 0;
 }
 
@@ -196,6 +198,7 @@ void replay_registry_drop(struct replay_registry *registry, struct replay_entry 
     entry->next = registry->dropped;
     registry->dropped = entry;
     entry->dropped = true;
+    replay_log_dropped(entry);
     replay_entry_retain(entry); /* while its waiters let go of it */
     wait_queue_expire_all(registry->server, &entry->adders);
     wait_queue_expire_all(registry->server, &entry->samplers);

@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "replay/table.h"
+#include "replay/table_journal.h"
 #include "server/core/command.h"
 
 #define REPLAY_MAX_TABLES 256u
@@ -37,6 +38,10 @@ struct replay_entry {
     uint64_t incarnation; /* random: no table made anew under the same name has it; 19 decimal digits */
     uint32_t references; /* requests in progress and replies in flight */
     bool dropped;
+    /* What happens to it is told to the append-only file (replay_log.h). */
+    struct table_journal_sink journal;
+    bool logged; /* the file has the table … */
+    uint64_t logged_from; /* … if this base of it was finished; 0: it has it in any case */
     bool lacks_pins; /* somebody was refused, or waits, for want of items that may be pinned */
     bool replaced; /* dropped for another table of its name */
     uint32_t amid; /* requests between two parts of their batches: settings stay, and no reset begins */
@@ -132,6 +137,8 @@ struct replay_registry {
     size_t scratch_bytes;
     /* At the start, after a restore: a table created again takes the settings given, and says so here. */
     struct text *adopting;
+    bool logs; /* there is an append-only file */
+    uint32_t unlogged; /* durable tables that it lacks */
 };
 
 /* Puts restored tables into service, in the places of those of their names; all of them or, with `error`, none. A table in

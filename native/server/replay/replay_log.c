@@ -1,0 +1,202 @@
+/* replay_log: journals of tables, and tables made out of them. */
+#include "server/replay/replay_log.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "replay/table_apply.h"
+#include "server/core/propagate.h"
+#include "server/core/server.h"
+
+static bool is_durable(const struct replay_entry *entry) {
+    return table_config(entry->table)->durable;
+}
+
+static const char *name_of(const struct replay_entry *entry) {
+    return table_config(entry->table)->name;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------------------- */
+
+static uint8_t *record(struct table_journal_sink *sink, size_t bytes) {
+    struct replay_entry *entry = (struct replay_entry *)(void *)((char *)sink - offsetof(struct replay_entry, journal));
+    return entry->logged ? propagate_record(entry->registry->server, name_of(entry), bytes) : NULL;
+}
+
+/* Without memory for its journal the table stays out of the file, as one that is not durable. */
+static bool begin_journal(struct replay_entry *entry) {
+    struct error error;
+    entry->journal.record = record;
+    if (table_journal_begin(entry->table, &entry->journal, &error) == 0) return true;
+    log_event(LOG_WARNING, "table_not_logged", LOG_FIELDS({"table", .text = name_of(entry)}),
+              "%s; what happens to it is not in the append-only file", error.message);
+    return false;
+}
+
+void replay_log_created(struct replay_entry *entry) {
+    struct replay_registry *registry = entry->registry;
+    if (!registry->logs || !is_durable(entry) || !begin_journal(entry)) return;
+    entry->logged = true;
+    if (table_journal_tell_created(entry->table)) return;
+    entry->logged = false; /* the next base has it */
+    registry->unlogged++;
+}
+
+void replay_log_restored(struct replay_entry *entry) {
+    struct replay_registry *registry = entry->registry;
+    if (registry->logs && is_durable(entry) && begin_journal(entry)) registry->unlogged++;
+}
+
+void replay_log_dropped(struct replay_entry *entry) {
+    if (!table_has_journal(entry->table)) return;
+    if (!entry->logged) entry->registry->unlogged--;
+    table_journal_tell(entry->table, TABLE_JOURNAL_DROP, NULL, 0);
+    table_journal_end(entry->table);
+    entry->logged = false;
+}
+
+void replay_log_on(struct replay_registry *registry) {
+    registry->logs = true;
+    registry->unlogged = 0;
+    for (struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
+        if (!is_durable(entry) || !begin_journal(entry)) continue;
+        if (entry->logged)
+            table_apply_settle(entry->table);
+        else
+            registry->unlogged++;
+    }
+}
+
+void replay_log_off(struct replay_registry *registry) {
+    registry->logs = false;
+    registry->unlogged = 0;
+    for (struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
+        table_journal_end(entry->table);
+        entry->logged = false;
+    }
+}
+
+bool replay_log_holds_something(const struct replay_registry *registry) {
+    for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next)
+        if (is_durable(entry)) return true;
+    return false;
+}
+
+bool replay_log_lacks_tables(const struct replay_registry *registry) {
+    return registry->unlogged > 0;
+}
+
+bool replay_log_is_whole(const struct replay_registry *registry) {
+    for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next)
+        if (is_durable(entry) && table_has_work(entry->table)) return false;
+    return true;
+}
+
+void replay_log_cut(struct replay_registry *registry, uint64_t base) {
+    for (struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
+        if (entry->logged || !table_has_journal(entry->table)) continue;
+        entry->logged = true;
+        entry->logged_from = base;
+        registry->unlogged--;
+        table_journal_tell(entry->table, TABLE_JOURNAL_IN_BASE, &base, sizeof base);
+    }
+}
+
+void replay_log_cut_failed(struct replay_registry *registry, uint64_t base) {
+    for (struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
+        if (!entry->logged || entry->logged_from != base) continue;
+        entry->logged = false;
+        registry->unlogged++;
+    }
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------------------- */
+
+static struct replay_entry *find(struct replay_registry *registry, const char *name) {
+    struct error error;
+    return replay_registry_find(registry, name, strlen(name), &error);
+}
+
+void replay_log_adopt(struct replay_registry *registry, struct replay_entry *entry) {
+    struct replay_entry *there = find(registry, name_of(entry)); /* out of a snapshot: the file has what came later */
+    if (there) replay_registry_drop(registry, there);
+    table_apply_begin(entry->table);
+    entry->logged = true;
+    replay_registry_enter(registry, entry);
+}
+
+static int create(struct replay_registry *registry, const char *name, const uint8_t *bytes, size_t length,
+                  struct error *error) {
+    if (registry->count == REPLAY_MAX_TABLES && !find(registry, name))
+        return error_set(error, ERROR_LIMIT, "there would be more than %u tables", REPLAY_MAX_TABLES);
+    struct table *table = table_apply_create(bytes, length, name, error);
+    struct replay_entry *entry = table ? replay_registry_entry_new(registry, table) : NULL;
+    if (!table) return -1;
+    if (!entry) {
+        table_free(table);
+        return error_set(error, ERROR_GENERIC, "out of memory for a table");
+    }
+    replay_log_adopt(registry, entry);
+    return 0;
+}
+
+/* Whether records of a table are passed over: they follow a base that is not there. */
+static bool is_skipped(const struct text *skipped, const char *name) {
+    char line[TABLE_MAX_NAME + 3];
+    snprintf(line, sizeof line, "\n%s\n", name);
+    return skipped->data && strstr(skipped->data, line);
+}
+
+/* Its own record, of a base, or of a new table of its name, ends that. */
+static void unskip(struct text *skipped, const char *name) {
+    char line[TABLE_MAX_NAME + 3];
+    snprintf(line, sizeof line, "\n%s\n", name);
+    for (char *at; skipped->data && (at = strstr(skipped->data, line));) memset(at + 1, '\n', strlen(name));
+}
+
+int replay_log_apply(struct replay_registry *registry, const char *name, const uint8_t *record, size_t length,
+                     uint64_t base, struct text *skipped, struct error *error) {
+    uint32_t kind = table_apply_kind(record, length);
+    struct replay_entry *entry = find(registry, name);
+    if (kind == TABLE_JOURNAL_CREATE) {
+        unskip(skipped, name);
+        return create(registry, name, record, length, error);
+    }
+    if (kind == TABLE_JOURNAL_IN_BASE) {
+        size_t body_length;
+        uint64_t number = 0;
+        const uint8_t *body = table_apply_body(record, length, &body_length);
+        if (body_length == sizeof number) memcpy(&number, body, sizeof number);
+        unskip(skipped, name);
+        if (number != base) text_append(skipped, "\n%s\n", name);
+    }
+    if (is_skipped(skipped, name)) return 0;
+    if (!entry || !entry->logged)
+        return error_set(error, ERROR_NOTABLE, "a change of the table '%s', which is not there", name);
+    if (kind != TABLE_JOURNAL_DROP) return table_apply(entry->table, record, length, error);
+    replay_registry_drop(registry, entry);
+    return 0;
+}
+
+static void say(const struct replay_entry *entry, struct text *said) {
+    struct table_info info;
+    table_info(entry->table, &info);
+    text_append(said, "table '%s': %" PRIu64 " items of %" PRIu64 " added, %" PRIu64 " sampled", name_of(entry),
+                info.size, info.added, info.sampled);
+    uint64_t newest = table_newest_id(entry->table);
+    if (newest) text_append(said, ", the newest id %" PRIu64, newest);
+    if (info.newest_version != INT64_MIN) text_append(said, ", policy version %" PRId64, info.newest_version);
+    text_append(said, "\n");
+}
+
+void replay_log_loaded(struct replay_registry *registry, struct text *said) {
+    for (struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
+        if (!entry->logged) continue;
+        table_apply_end(entry->table);
+        say(entry, said);
+    }
+}

@@ -1,0 +1,38 @@
+/* replay_log: tables in the append-only file. Each change of a durable table is a record there (replay/table_journal.h), in one
+ * order with the changes of keys, weights and gradients, and in the same transactions.
+ *
+ * A table is `logged` once the file has its beginning: a record of its creation, or a base that was cut with the table in it.
+ * Of a table that is not, records have nothing to apply to, and none is written. The file then lacks the table, and whoever
+ * writes it begins another base. Its first record after that cut names the base: where the base was never finished, and older
+ * files count, a reader passes over the table's records (replay_log_apply). */
+#ifndef REPLAY_SERVER_REPLAY_LOG_H
+#define REPLAY_SERVER_REPLAY_LOG_H
+
+#include "base/text.h"
+#include "server/replay/replay_registry.h"
+
+/* ---- for the registry ---- */
+void replay_log_created(struct replay_entry *entry); /* a new table is in service */
+void replay_log_restored(struct replay_entry *entry); /* as is one out of a snapshot */
+void replay_log_dropped(struct replay_entry *entry);
+
+/* ---- for whoever keeps the file ---- */
+void replay_log_on(struct replay_registry *registry); /* there is one; it has the tables that were loaded from it */
+void replay_log_off(struct replay_registry *registry);
+bool replay_log_holds_something(const struct replay_registry *registry); /* there are durable tables */
+bool replay_log_lacks_tables(const struct replay_registry *registry);
+bool replay_log_is_whole(
+    const struct replay_registry *registry); /* no durable table is being changed: one may be cut */
+void replay_log_cut(struct replay_registry *registry, uint64_t base); /* the base has all durable tables from here on */
+void replay_log_cut_failed(struct replay_registry *registry, uint64_t base);
+
+/* ---- reading it, before anyone is served ---- */
+void replay_log_adopt(struct replay_registry *registry, struct replay_entry *entry); /* a table of the base */
+/* A record of a table, read from files with this base. `skipped`: names of tables whose base was not finished, each between
+ * two line feeds. -1: it is refused. */
+int replay_log_apply(struct replay_registry *registry, const char *name, const uint8_t *record, size_t length,
+                     uint64_t base, struct text *skipped, struct error *error);
+/* All is read: says what there is. */
+void replay_log_loaded(struct replay_registry *registry, struct text *said);
+
+#endif
