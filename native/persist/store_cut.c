@@ -62,6 +62,7 @@ struct store_cut {
     struct walk walks[STORE_DATABASES]; /* by number now */
     struct flushed flushed[STORE_DATABASES];
     uint32_t flushed_count;
+    uint64_t keys, passed;        /* at the cut; by the walk, those that came later included */
     struct large *large;
     struct kept *kept, **kept_end;
     struct piece_bytes bytes;     /* the record being gathered */
@@ -233,6 +234,7 @@ static void visit(void *context, struct dict_entry *entry) {
     struct value *value = entry->value;
     bool passed_over = value->cut_mark;
     value->cut_mark = false;
+    visiting->cut->passed++;
     if (!passed_over && visiting->cut->state == CUT_HANDING_OUT) hand_out(visiting->cut, visiting->walk, entry);
 }
 
@@ -290,11 +292,13 @@ void store_cut_begin(struct store_cut *cut, struct store_cut_sink *sink) {
     cut->sink = sink;
     cut->state = CUT_HANDING_OUT;
     cut->failed = false;
+    cut->keys = cut->passed = 0;
     piece_bytes_free(&cut->bytes);
     for (unsigned d = 0; d < STORE_DATABASES; d++) {
         struct store_database *database = &cut->store->databases[d];
         cut->walks[d] = (struct walk){.dict = &database->keys, .expiry = &database->expiry, .origin = d};
         cut->walks[d].walk.ended = dict_count(&database->keys) == 0;
+        cut->keys += dict_count(&database->keys);
     }
 }
 
@@ -314,6 +318,12 @@ void store_cut_free(struct store_cut *cut) {
     while (store_cut_step(cut)) continue;
     piece_bytes_free(&cut->bytes);
     memory_free(cut);
+}
+
+void store_cut_progress(const struct store_cut *cut, uint64_t *keys, uint64_t *passed) {
+    bool runs = cut->state == CUT_HANDING_OUT;
+    *keys = runs ? cut->keys : 0;
+    *passed = !runs ? 0 : cut->passed < cut->keys ? cut->passed : cut->keys;
 }
 
 bool store_cut_hands_out(const struct store_cut *cut) {

@@ -43,6 +43,9 @@ bool store_cut_failed(const struct store_cut *cut);
 /* Nothing more is handed out. Where it had not come to its end, store_cut_step clears it away. */
 void store_cut_end(struct store_cut *cut);
 
+/* Keys at the cut, and about how many of them have been handed out; 0 where none runs. */
+void store_cut_progress(const struct store_cut *cut, uint64_t *keys, uint64_t *passed);
+
 bool store_cut_hands_out(const struct store_cut *cut);
 /* Whether the key has a value of many parts that has still to be handed out, and must be before it changes. It is the next
  * that is. */

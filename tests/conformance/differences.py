@@ -50,6 +50,7 @@ DIFFERENCES: dict[str, str] = {
     "function|load": "A library must be loaded within 0.5 s, also by `FUNCTION RESTORE`. `getmetatable(_G)` is "
     "`false`.",
     "function|list": "In the order in which libraries came.",
+    "zrank": "`WITHSCORE` of Redis 7.2 is there, and at `ZREVRANK`.",
     "module|list": "Empty: no module can be loaded.",
     "latency|doctor": "Its own words.",
     "latency|graph": "Its own drawing.",

@@ -124,3 +124,17 @@ def test_percentiles_are_read_as_by_redis(pair: Pair) -> None:
     for value in ["10.0 50.0 a", "10.0 50.0 101.0", "-1", "50.0 99.0", "", "0 100", "50 99 99.9"]:
         pair.run((b"CONFIG", b"SET", name.encode(), value.encode()))
         pair.words(f"CONFIG GET {name}")
+
+
+def test_every_setting_of_redis_is_answered(pair: Pair) -> None:
+    told = [server.run(b"CONFIG", b"GET", b"*")[1] for server in (pair.redis, pair.ours)]
+    theirs, ours = ({name for _, name in reply[::2]} for reply in told)
+    assert theirs - ours == set()
+
+
+def test_what_cannot_be_changed_is_refused_unless_it_is_so_already(server: redis.Redis) -> None:
+    for name, other in (("replicaof", "host 1"), ("pidfile", "x"), ("syslog-enabled", "yes"), ("tls-cluster", "yes")):
+        value = server.config_get(name)[name]
+        with pytest.raises(redis.ResponseError):
+            server.config_set(name, other)
+        assert server.config_get(name)[name] == value

@@ -128,3 +128,26 @@ def test_a_member_takes_no_more_memory_than_in_redis(our_peer: Any, redis_peer: 
             taken.append((client.info("memory")["used_memory"] - before) / (keys * members))
             client.flushall()
     assert 0 < taken[1] <= taken[0]
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_rank_comes_with_its_score_as_in_redis_7_2(our_peer: Any, protocol: int) -> None:
+    connection = our_peer.connect(protocol)
+    nothing = ("_", b"") if protocol == 3 else ("*", None)
+    score = (",", b"2.5") if protocol == 3 else ("$", b"2.5")
+
+    def reply(line: str) -> Any:
+        return connection.run(*line.encode().split())
+
+    reply("DEL z s")
+    reply("ZADD z 1 a 2.5 b 3 c")
+    reply("SET s x")
+    assert reply("ZRANK z b WITHSCORE") == ("*", [(":", 1), score])
+    assert reply("ZREVRANK z b withscore") == ("*", [(":", 1), score])
+    assert reply("ZREVRANK z c WITHSCORE")[1][0] == (":", 0)
+    assert reply("ZRANK z none WITHSCORE") == nothing
+    assert reply("ZRANK none a WITHSCORE") == nothing
+    assert reply("ZRANK z b SCORE") == ("-", b"ERR syntax error")
+    assert reply("ZRANK z b WITHSCORE x")[1].startswith(b"ERR wrong number of arguments")
+    assert reply("ZRANK s b WITHSCORE")[1].startswith(b"WRONGTYPE")
+    connection.close()

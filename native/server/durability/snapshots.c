@@ -314,11 +314,14 @@ int64_t snapshots_last_save_s(const struct snapshots *snapshots) {
 void snapshots_info(const struct client *client, struct text *out) {
     const struct snapshots *snapshots = client->server->durability->snapshots;
     struct snapshot_progress progress = {0};
+    uint64_t keys, passed;
     if (snapshots->running) snapshot_progress(snapshots->running, &progress);
+    store_cut_progress(snapshots->cut, &keys, &passed);
     text_append(out,
-                "loading:0\r\nasync_loading:0\r\nrdb_changes_since_last_save:%" PRIu64
+                "loading:0\r\nasync_loading:0\r\ncurrent_save_keys_processed:%" PRIu64
+                "\r\ncurrent_save_keys_total:%" PRIu64 "\r\nrdb_changes_since_last_save:%" PRIu64
                 "\r\nrdb_bgsave_in_progress:%d\r\nrdb_last_save_time:%" PRId64 "\r\nrdb_last_bgsave_status:%s\r\n",
-                snapshots->server->store->changes - snapshots->saved_changes,
+                passed, keys, snapshots->server->store->changes - snapshots->saved_changes,
                 snapshots->running && !snapshots->base_ended, snapshots_last_save_s(snapshots),
                 snapshots->outcome.code == ERROR_NONE ? "ok" : "err");
     text_append(out,

@@ -228,16 +228,31 @@ static void zmscore_command(struct client *client) {
     for (uint32_t i = 2; i < client->argc; i++) reply_score(client, zset, i);
 }
 
+/* ZRANK key member [WITHSCORE] */
 static void rank_command(struct client *client, bool backwards) {
     struct zset *zset;
     struct zset_place place;
+    bool with_score = client->argc == 4 && argument_is(&client->argv[3], "withscore");
+    if (client->argc > 4) {
+        reply_arity_error(client);
+        return;
+    }
+    if (client->argc == 4 && !with_score) {
+        reply_syntax_error(client);
+        return;
+    }
     if (!zset_for_reading(client, 1, &zset)) return;
     if (!find_member(client, zset, 2, &place)) {
-        reply_null(client);
+        if (with_score)
+            reply_null_array(client);
+        else
+            reply_null(client);
         return;
     }
     uint64_t rank = zset_rank(zset, &place, client->argv[2].data, client->argv[2].length);
+    if (with_score) reply_array(client, 2);
     reply_integer(client, (int64_t)(backwards ? zset_count(zset) - 1 - rank : rank));
+    if (with_score) reply_double(client, place.score);
 }
 
 static void zrank_command(struct client *client) {
@@ -315,12 +330,12 @@ const struct command commands_zset[] = {
      .event = KEY_EVENT(ZSET, "zincr", IN_PLACE)},
     {"zmscore", zmscore_command, -3, READ | FAST, &group_sorted_set, "Returns the scores of members of a sorted set.",
      "6.2.0", .keys = key_read},
-    {"zrank", zrank_command, 3, READ | FAST, &group_sorted_set,
+    {"zrank", zrank_command, -3, READ | FAST, &group_sorted_set,
      "Returns the place of a member in a sorted set, from the lowest score on.", "2.0.0", .keys = key_read},
     {"zrem", zrem_command, -3, COMMAND_WRITE | FAST, &group_sorted_set,
      "Removes members of a sorted set. Deletes the set if no members remain.", "1.2.0", .keys = key_removed_from,
      .event = KEY_EVENT(ZSET, "zrem", IN_PLACE)},
-    {"zrevrank", zrevrank_command, 3, READ | FAST, &group_sorted_set,
+    {"zrevrank", zrevrank_command, -3, READ | FAST, &group_sorted_set,
      "Returns the place of a member in a sorted set, from the highest score on.", "2.0.0", .keys = key_read},
     {"zscan", zscan_command, -3, READ, &group_sorted_set, "Iterates over members and scores of a sorted set.", "2.8.0",
      .tips = "nondeterministic_output", .keys = key_read},
