@@ -94,7 +94,8 @@ class AsyncSampler(Annealed):
         return item
 
     async def close(self) -> None:
-        """Ends the task, cancelling a sample that waits; whoever waits for a batch comes to the end."""
+        """Ends the task, cancelling a sample that waits; a task that waits for a batch gets the end of the
+        iteration."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()

@@ -76,8 +76,8 @@ class Batch:
         return leaves_of(self.data)
 
     def torch(self) -> DeviceBatch:
-        """The batch as tensors over the same memory, on the CPU. Over columns that are read-only they must not be
-        written to. Needs torch."""
+        """The batch as tensors over the same memory, on the CPU. Do not write to tensors over read-only columns. Needs
+        torch."""
         return importlib.import_module(".torch", __package__).on_cpu(self)
 
     def to(self, device: Any) -> DeviceBatch:

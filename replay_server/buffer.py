@@ -73,8 +73,8 @@ def _free(drawing: list[Landing], core: Any) -> None:
 class Buffer(TableMethods, Staying):
     """A table in process. Methods, results and errors are those of `replay_server.Client` without the table's name.
 
-    Any number of threads may share it: every call takes the table for itself, and waits without it. A forked child has
-    a copy of its own, as it was at the fork.
+    Any number of threads may share it: a call locks the table while it runs, but not while it waits. A forked child has
+    its own copy, as it was at the fork.
 
     Args:
         table: what it holds.
@@ -454,19 +454,19 @@ class Buffer(TableMethods, Staying):
         return core.added, core.size
 
     def checkpoint(self, name: str | None = None) -> str:
-        """Saves the table as it is now, while other threads go on with it; returns when the file is on the disk.
+        """Saves the table as it is now, while other threads keep using it; returns when the file is on the disk.
 
-        A server's snapshots have the same format: `restore` takes either's (docs/snapshot.md).
+        A server's snapshots have the same format: `restore` reads both (docs/snapshot.md).
 
         Args:
-            name: path of the file, replaced if it is there; gets ".snapshot" at its end where it has not. None: a new
-                one in the current folder, named by the time.
+            name: path of the file, which is replaced if it exists; ".snapshot" is added if it does not end so. None: a
+                new one in the current folder, named by the time.
 
         Returns:
             The file's path.
 
         Raises:
-            ServerError: it could not be written; no file of that name is there, or the one that was.
+            ServerError: it could not be written; an older file of that name is unchanged.
             LimitExceeded: the table changed faster than the disk took the snapshot.
         """
         path = snapshot_path(name)
@@ -479,14 +479,14 @@ class Buffer(TableMethods, Staying):
         """Puts the table of a snapshot in the place of this one: items, ids, priorities, order, counters.
 
         All of it is read and checked first; a damaged file changes nothing. Signature and capacity must be the same;
-        what `configure` changes goes on as it is here. Streams of writers end: a call that sends raises
-        `ConnectionLost`, and the writer goes on after it.
+        the settings that `configure` changes stay as they are here. Streams of writers end: a call that sends raises
+        `ConnectionLost`, and after it the writer can be used again.
 
         Args:
-            name: path of the file; gets ".snapshot" at its end where it has not.
+            name: path of the file; ".snapshot" is added if it does not end so.
 
         Returns:
-            What was restored, and whether settings were not those saved; a line each.
+            Lines that say what was restored, and which settings differ from those saved.
 
         Raises:
             TableNotFound: the file has no table of this name.

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 class Client(Operations, Blocking):
     """A client of a replay server; a context manager, which closes it.
 
-    Connecting is tried again for `reconnect_timeout` seconds. Where a connection breaks under a command that is safe to
-    repeat (reads, samples, priority updates, `publish_weights` of a version), the command is repeated as long; where
-    it may have changed something (`add`, `delete`, `publish_weights` without a version), `ConnectionLost` is raised at
-    once and the next command connects anew.
+    The client tries to connect for `reconnect_timeout` seconds. If a connection breaks, a command that is safe to
+    repeat (reads, samples, priority updates, `publish_weights` of a version) is repeated for as long. A command that
+    may have changed something (`add`, `delete`, `publish_weights` without a version) raises `ConnectionLost` at once,
+    and the next command connects anew.
 
     Args:
         url: `redis://[[user]:password@]host:port` or `unix:///path`; or `redis+cluster://host:port[,host:port…]` for
-            servers that hold one replay together (docs/how-to/many-shards.md). Where it carries no password, that of
-            the variable REPLAY_SERVER_PASSWORD is given.
+            servers that hold one replay together (docs/how-to/many-shards.md). If it has no password, that of the
+            variable REPLAY_SERVER_PASSWORD is used.
         connect_timeout: seconds for one attempt to connect.
         socket_timeout: seconds without progress, beyond a command's own `timeout`, until the server counts as lost.
         reconnect_timeout: seconds to go on trying.
@@ -56,9 +56,10 @@ class Client(Operations, Blocking):
             for.
 
     A client can be pickled, and so can its handles (`client["atari"]`), for processes that were spawned, Ray's tasks
-    and the workers of a `DataLoader`. What is sent is the URL and the settings. A password of the variable or of a file
-    is read anew where the client arrives; one in the URL is sent only with `pickle_password=True`. A forked child may
-    go on with its parent's client: it connects anew. A client that nobody refers to any more closes its connections.
+    and the workers of a `DataLoader`. The pickle has the URL and the settings. The process that unpickles the client
+    reads the password from its own variable or file; a password in the URL is in the pickle only with
+    `pickle_password=True`. A forked child may keep using its parent's client: it connects anew. A client without
+    references closes its connections.
 
     Raises:
         ValueError: the URL is malformed, or the file cannot be read. (Connecting happens with the first command.)
@@ -176,18 +177,18 @@ class Client(Operations, Blocking):
             batch_size: items of each batch.
             importance_sampling_exponent, beta: β, under either name, 0.4 unless it is given; may be set later through
                 the sampler's attributes of these names.
-            prefetch: batches sampled ahead: those that are asked for, and those that wait. At least `in_flight` are.
+            prefetch: batches sampled ahead: those requested, and those received. At least `in_flight` are.
             timeout: seconds that one sample may wait for the rate limiter before the iterator raises `Timeout`.
             columns: only these; None = all.
             replace: as in `sample`.
             coded: as in `sample`.
-            writable: as in `sample`; not, unless asked for.
-            allocate: makes the arrays that batches are received into, called as np.empty is: for memory of another
-                kind, such as pinned memory. Each must be an array of its own, not a view of another one.
+            writable: as in `sample`, but None means no.
+            allocate: a function, called as np.empty is, that makes the arrays that batches are received into: for other
+                memory, such as pinned memory. Each must be a new array, not a view of another one.
             workers: threads that receive. One gives the batches in the order in which it asked for them; several give
                 theirs in the order in which they have arrived.
-            in_flight: requests under way at once, over all workers, each on a connection of its own; None: one a
-                worker. More than one fill a link whose round trip is long; the server may then draw them in another
+            in_flight: requests under way at once, over all workers, each on a connection of its own; None: one for each
+                worker. More than one fill a link with a long round trip; the server may then draw them in another
                 order.
         """
         sample = SampleOptions(exponent(importance_sampling_exponent, beta), timeout, columns, replace, None, coded)

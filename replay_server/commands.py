@@ -137,7 +137,7 @@ def any_command(*arguments: str | bytes | int, repeatable: bool = False) -> Comm
 
     Args:
         arguments: the command's name and what follows it.
-        repeatable: whether doing it twice does no harm: then it is sent again where the connection was lost.
+        repeatable: whether it is safe to do twice; then it is sent again if the connection was lost.
 
     Returns: the reply: bytes for what was stored, str for a status such as "OK", int, None, a list, a dict.
 
@@ -222,10 +222,9 @@ def drop(name: str) -> Command[None]:
 def close_table(name: str, reason: str | None = None) -> Command[None]:
     """Ends a table's data: nothing enters it until `open_table`, and whoever waits is told at once.
 
-    An `add`, an append or an item of a writer raises `TableClosed`, waiting or not. Samples go on with what is
-    there; one that would wait for more items raises `TableClosed`, and the iteration of a `sampler` ends. Updates,
-    reads and deletions go on. A snapshot keeps a table closed, `reset` does too. Closing a closed table replaces
-    the reason.
+    An `add`, an append or an item of a writer raises `TableClosed`, waiting or not. Samples go on with what is there;
+    one that would wait for more items raises `TableClosed`, and the iteration of a `sampler` ends. Updates, reads and
+    deletions go on. The table stays closed in a snapshot and after `reset`. Closing a closed table replaces the reason.
 
     Args:
         name: the table.
@@ -279,15 +278,14 @@ def checkpoint(name: str | None = None) -> Command[str]:
     """Saves all tables as they are now, while everyone else is served; returns when the file is on the disk.
 
     Args:
-        name: of the file in the server's directory, replaced if it is there; gets ".snapshot" at its end where it
-            has not. None: a new one named by the time; of those the server keeps the newest few (setting
-            snapshot-keep).
+        name: of the file in the server's directory, which is replaced if it exists; ".snapshot" is added if it does not
+            end so. None: a new one named by the time; of those the server keeps the newest few (setting snapshot-keep).
 
     Returns:
         The path of the file on the server's machine.
 
     Raises:
-        ServerError: it could not be written; no file of that name is there, or the one that was.
+        ServerError: it could not be written; an older file of that name is unchanged.
         LimitExceeded: the tables changed faster than the disk took the snapshot, or there are as many files of
             given names as there may be (setting snapshot-named-limit).
     """
@@ -297,17 +295,17 @@ def checkpoint(name: str | None = None) -> Command[str]:
 
 
 def restore(name: str) -> Command[list[str]]:
-    """Puts the tables of a snapshot in the places of those of the same names; other tables stay.
+    """Replaces tables by those of the same names in a snapshot; other tables stay.
 
-    All of it is read and checked first, while everyone is served; a damaged file changes nothing. A table here
-    must be the same as the one saved but for what `configure` changes, and that goes on as it is. Ids of the
-    snapshot are valid again. Who waits at a table that is replaced is served by the new one.
+    All of it is read and checked first, while everyone is served; a damaged file changes nothing. A table here must
+    equal the one saved, except in the settings that `configure` changes; these stay as they are here. Ids of the
+    snapshot are valid again. A client that waits at a replaced table is served by the new one.
 
     Args:
-        name: of the file in the server's directory; gets ".snapshot" at its end where it has not.
+        name: of the file in the server's directory; ".snapshot" is added if it does not end so.
 
     Returns:
-        What was restored, and which limits were not those saved; a line each.
+        Lines that say what was restored, and which limits differ from those saved.
 
     Raises:
         ServerError: the file is damaged or cut short; the message names the place.
@@ -348,8 +346,8 @@ def await_items(
 
     Args:
         name: the table.
-        since: waits until `added` is not this any more: begin with 0, go on with what the last call returned. A
-            table that was made anew counts from 0 again, and answers at once.
+        since: waits until `added` differs from this: begin with 0, then give what the last call returned. A table that
+            was created again counts from 0, so the call returns at once.
         size: or: waits until at least so many items are there.
         timeout: seconds; None = for ever, 0 = not at all.
 

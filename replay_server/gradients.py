@@ -128,7 +128,7 @@ def push(key: str, version: int, name: str, vector: Any, dtype: str | None = Non
             sent; None: as they are.
 
     Returns:
-        Whether it was new. Where the connection is lost it is sent again, which the name makes safe.
+        Whether it was new. If the connection is lost it is sent again; the name makes that safe.
 
     Raises:
         SchemaError: no such vector, or not like those that wait.
@@ -172,16 +172,17 @@ def take(
     weights: Sequence[float] | np.ndarray | None = None,
     timeout: float | None = None,
 ) -> Command[Gradients]:
-    """The oldest gradients, once enough wait; they wait on.
+    """The oldest gradients, once enough are waiting. They stay in the queue.
 
     Args:
         key: of the queue; it need not be there yet.
         count: as many at most.
-        until: (current version, β): waits until the mean of current version − a gradient's own over all that wait
-            is at most β, or `count` wait. None: until any waits; with `weights`, until `count` do.
-        weights: (count,), finite: the server returns Σ w_k x_k alone, summed in float64 and rounded once to the
-            dtype of the gradients, so that one vector leaves it. Not with `until`: look first, with
-            `gradient_headers`.
+        until: (current version, β): waits until the mean staleness (current version − the gradient's version) of all
+            waiting gradients is at most β, or `count` are waiting. None: until any is waiting; with `weights`, until
+            `count` are.
+        weights: (count,), finite: the server returns Σ w_k x_k alone, summed in float64 and rounded once to the dtype
+            of the gradients, so that it sends only one vector. Not together with `until`: call `gradient_headers`
+            first.
         timeout: seconds; None = for ever, 0 = not at all.
 
     Raises:
@@ -220,7 +221,7 @@ def _take(
 
 
 def await_taken(key: str, names: Sequence[str], most: int = 0, timeout: float | None = None) -> Command[int]:
-    """Waits until at most `most` of these gradients wait, so that whoever computes them does not run far ahead.
+    """Waits until at most `most` of these gradients are waiting, so that a learner does not run far ahead.
 
     Args:
         key: of the queue.
@@ -245,7 +246,7 @@ def await_taken(key: str, names: Sequence[str], most: int = 0, timeout: float | 
 
 
 def publish(key: str, names: Sequence[str], version: int, weights: Mapping[str, Mapping[str, Any]]) -> Command[int]:
-    """Publishes weights and takes out the gradients that they were made of: all of it at once, or nothing.
+    """Publishes weights and removes the gradients that were applied to them, in one atomic step.
 
     Args:
         key: of the queue.
@@ -257,8 +258,8 @@ def publish(key: str, names: Sequence[str], version: int, weights: Mapping[str, 
         The version.
 
     Raises:
-        StaleVersion: someone has published that version or a newer one: what was made is of no use. Begin again
-            with what is published.
+        StaleVersion: that version or a newer one is published already: discard these weights, and begin again with
+            the published ones.
         GradientNotWaiting: a name was applied or dropped already, or is not known.
         ConnectionLost: whether it was done is not known; `fetch_weights` or `gradient_states` tells.
     """

@@ -55,7 +55,7 @@ class VectorNStepWriting(StepWriting):
         autoreset: "next_step" where environments reset themselves in the step after an end, as Gymnasium's vector
             environments do: the row of an environment that has just ended is its final observation, and its action and
             its reward of 0 belong to no transition. None: final observations come alone.
-        priority_epsilon: added to the |δ| that initial priorities are; see `append`.
+        priority_epsilon: added to |δ| in an item's initial priority; see `append`.
         options: `flush_steps`, `history` and `timeout` of `VectorWriter`.
 
     Raises:

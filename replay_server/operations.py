@@ -187,7 +187,7 @@ class Operations(Written):
 
     @operation
     def table(self, name: str) -> Operation[Table]:
-        """What the server's table of that name is.
+        """The server's table of that name: its signature and settings.
 
         Raises:
             TableNotFound: there is none.
@@ -251,7 +251,7 @@ class Operations(Written):
             batch_size: items.
             importance_sampling_exponent, beta: β of the weights, under either name; 0.4 unless it is given.
             timeout: seconds to wait for the rate limiter; None = for ever, 0 = not at all.
-            out: a batch of the same size whose arrays are used again; received over the socket also by a client that
+            out: a batch of the same size whose arrays are reused. It is received over the socket even if the client
                 shares memory with its server.
             columns: only these, by name or path ("obs/image"), or all of a dict or tuple ("obs"); None = all.
             replace: whether an item may come more than once. Without, it waits until there are `batch_size` that may be
@@ -259,10 +259,10 @@ class Operations(Written):
             policy_version: the version of the caller's policy, for tables with a column of that name: items more than
                 the table's `max_staleness` behind it leave before the draw.
             coded: whether windows are received as the distinct steps of the batch, compressed where the table is, and
-                expanded here. None: where the server is on another host, or the table is compressed. Without effect
-                where there are no windows, or they show more steps than that is good for.
-            writable: whether the columns can be written to, which keeps them out of shared memory. None: unless the
-                client was made with `shared_memory=True`.
+                expanded here. None: if the server is on another host, or the table is compressed. No effect if there
+                are no windows, or if they show so many steps that it would not pay.
+            writable: whether the columns can be written to, which keeps them out of shared memory. None: yes, unless
+                the client was made with `shared_memory=True`.
 
         Raises:
             Timeout: sampling was not possible in time; `.reason` says why.

@@ -40,7 +40,7 @@ class Room:
 
 
 class Ragged:
-    """A ragged column of N items: the rows of all items one behind the other, and where each item's begin.
+    """A ragged column of N items: the rows of all items one after another, and where each item's rows begin.
 
     `len` is N, `ragged[i]` the rows of item i, and iterating gives the rows of each item, as views.
 

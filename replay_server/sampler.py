@@ -73,7 +73,7 @@ class Annealed(Staying):
 
     @property
     def policy_version(self) -> int | None:
-        """Of the caller, for batches drawn from now on; see `Client.sample`."""
+        """The caller's policy version, for batches drawn from now on; see `Client.sample`."""
         return self._feed.policy_version
 
     @policy_version.setter
@@ -82,7 +82,7 @@ class Annealed(Staying):
 
     @property
     def table_closed(self) -> TableClosed | None:
-        """Why the iteration ended, where a closed table ended it; None else."""
+        """The reason, if a closed table ended the iteration; else None."""
         return self._feed.table_closed
 
 
@@ -210,9 +210,9 @@ class Sampler(Annealed):
     that were sampled before it, and ends the iteration. A batch belongs to the caller for as long as anything refers
     to it.
 
-    One that is dropped without `close` ends its threads and their connections. An interrupt, such as Ctrl-C, within
-    `next()` may cost the batch that it was about to return. A forked child cannot use its parent's: `next()` raises
-    `ReplayError`.
+    A sampler that is dropped without `close` ends its threads and their connections. An interrupt, such as Ctrl-C,
+    within `next()` may cost the batch that it was about to return. A forked child cannot use its parent's: `next()`
+    raises `ReplayError`.
     """
 
     def __init__(

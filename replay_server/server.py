@@ -282,7 +282,7 @@ class Server:
 
     @property
     def returncode(self) -> int | None:
-        """The exit status after its end: 0 = stopped in order, −N = killed by signal N; None while it runs."""
+        """The exit status after its end: 0 = stopped cleanly, −N = killed by signal N; None while it runs."""
         return self._process.poll()
 
     def stop(self, timeout: float = 10.0) -> int | None:

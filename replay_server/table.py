@@ -48,8 +48,8 @@ MAX_HISTORY = 65536
 class Column:
     """One value of every item: a NumPy dtype and the shape of a single item, () for a scalar.
 
-    A column under a `Window` is also a value of every step. A column of shape (None, …) is ragged: each item has as
-    many rows as it likes, and a batch has it as a `Ragged`.
+    A column under a `Window` is also a value of every step. A column of shape (None, …) is ragged: each item has its
+    own number of rows, and a batch has the column as a `Ragged`.
 
     Args:
         dtype: bool, int8 to int64, uint8 to uint64, float16 to float64, complex64, complex128, bfloat16, or "S1" to
@@ -129,9 +129,9 @@ class Column:
 class Window:
     """The steps of a column that an item shows: `length` steps, of which the last lies `offset` after the item's own.
 
-    A window stays within its episode. Beyond the last step it ends at the last. Before the first step it repeats the
-    first, as `gymnasium.wrappers.FrameStackObservation` does. In a batch it has the source's dtype and the shape
-    (length, *source's shape).
+    A window stays within its episode. One that would go beyond the last step ends at the last step instead. Before the
+    first step it repeats the first, as `gymnasium.wrappers.FrameStackObservation` does. In a batch it has the source's
+    dtype and the shape (length, *source's shape).
 
     Args:
         source: name of the `Column`: its path in a nested signature.
@@ -186,14 +186,15 @@ class Table:
         name: 1 to 255 bytes.
         capacity: the most items. When the table is full, the remover makes room.
         signature: the columns by name, `Column` or `Window`, or dicts and tuples of them to any depth (a list counts as
-            a tuple); their order is kept. Data has the same form wherever it goes in and comes out. A nested column's
-            name, in errors and for other clients, is its path: "obs/image", and "obs/0" in a tuple. A window over a
-            dict or a tuple of columns stands for windows over each of them.
+            a tuple); their order is kept. Data that is added or sampled has the same form. A nested column's name, in
+            errors and for other clients, is its path: "obs/image", and "obs/0" in a tuple. A window over a dict or a
+            tuple of columns stands for windows over each of them.
         sampler: the rule that draws items: `Prioritized`, `Uniform`, `Fifo`, `Lifo`, `MaxHeap` or `MinHeap`.
         remover: the rule that chooses the item that leaves a full table: one of the same.
         rate_limiter: `MinSize`, `SampleToInsertRatio` or `Queue`.
         max_times_sampled: an item leaves after so many samples; 0 = no limit.
-        max_bytes: payload bytes of the live items and steps, of ragged columns what their rows take; 0 = no limit.
+        max_bytes: limit of the payload bytes of live items and steps; of ragged columns, the memory of their rows
+            counts; 0 = no limit.
         max_staleness: an item leaves when its `policy_version` is more than this many versions behind the newest one
             seen, in adds or in `sample(policy_version=)`. The signature then needs an int64 column `policy_version`.
             None = no limit.

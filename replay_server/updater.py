@@ -28,11 +28,11 @@ class Updater(Staying):
     Other calls of the client go over other connections and may overtake the newest update: call `flush` before them
     where that matters. What is sent is a copy: the caller's arrays may change at once.
 
-    What that update raises (see `Client.update_priorities`), the next call raises, `flush` and `close` too; then the
-    call itself has sent nothing: make it again.
+    What that update raises (see `Client.update_priorities`), the next call raises, `flush` and `close` included. That
+    call itself has then sent nothing: make it again.
 
-    For one thread. An interrupt, such as Ctrl-C, may end any call: the newest update was done then or not, as where the
-    updater is dropped without `close`. A forked child cannot use its parent's.
+    For one thread. An interrupt, such as Ctrl-C, may end any call. Whether the newest update was done is then not
+    known, as when the updater is dropped without `close`. A forked child cannot use its parent's updater.
 
     Attributes:
         applied: how many priorities were set, over all updates whose replies were read.
@@ -58,7 +58,7 @@ class Updater(Staying):
         self._sent = Begun(self._update(_own(ids), _own(priorities)))
 
     def flush(self) -> tuple[int, int]:
-        """Reads the reply that was not read yet; `applied` and `stale`, which count all updates so far.
+        """Reads the reply that is still due, and returns `applied` and `stale`, which count all updates so far.
 
         Raises what `Client.update_priorities` raises, for the newest update.
         """
@@ -75,7 +75,8 @@ class Updater(Staying):
         return self.applied, self.stale
 
     def close(self, flush: bool = True) -> None:
-        """Reads the reply that was not read yet, and gives the connection back; without `flush` ends that instead."""
+        """Reads the reply that is still due, and gives the connection back; without `flush` it closes the connection
+        instead."""
         if flush:
             self.flush()
         self._sent = None

@@ -90,10 +90,10 @@ class _Streams:
 class VectorWriting(StepWriting):
     """Writes the steps of n environments, and items over them, to a table with windows. For one thread.
 
-    Steps are sent when `flush_steps` calls of `append` have been gathered and another comes, and with `flush`; items
-    with them, once all that their windows show is there. Where a call raises `Timeout` (the rate limiter holds items
-    back) it has taken nothing: call it again. `ConnectionLost` means that the items on their way may or may not have
-    been stored; those that still wait, and later ones, are not affected: the writer sends the steps that they see anew.
+    Steps are sent when `flush_steps` calls of `append` have been gathered and another comes, and with `flush`. An item
+    is sent with them once all steps that its windows show are there. A call that raises `Timeout` (the rate limiter
+    holds items back) has taken nothing: call it again. `ConnectionLost` means that the items on their way may or may
+    not have been stored; items that still wait, and later ones, are not affected: the writer sends their steps again.
 
     An interrupt, such as Ctrl-C or the cancellation of a task, may end any call. Items that were on their way then
     count as after `ConnectionLost`: each was stored once or not at all, none is sent again, and no flush returns its
@@ -107,8 +107,8 @@ class VectorWriting(StepWriting):
         sink: where it all goes.
         environments: n.
         flush_steps: calls of `append` that are gathered before they are sent.
-        history: how many of its newest steps a stream's items may be made at.
-        timeout: seconds that a sending within `append` waits for the rate limiter; None: as long as it takes.
+        history: items can be made at this many newest steps of a stream.
+        timeout: seconds that `append` waits for the rate limiter when it sends; None: as long as it takes.
 
     Raises:
         SchemaError: the table has no windows, or a number is out of range.
