@@ -22,7 +22,7 @@ BEFORE = {"sudo", "exec", "time", "nohup", "env", "then", "do", "else", "if", "w
 OTHERS = """
     . [ apt-get aws base64 bash cat cd chmod chown cmake cp curl date docker done dpdk-devbind.py
     echo esac export fi for func gcloud git grep groupadd head install ip journalctl kill kn
-    kubeconform kubectl ls lspci mkdir mv ninja openssl pip pipx pkill podman promtool ray
+    kubeconform kubectl ls lspci mkdir mv ninja openssl pip pipx pkill podman printf promtool ray
     redis-benchmark redis-cli rm rsync sam scp sed seq set sh sleep source ssh systemctl
     systemd-analyze systemd-run tail tar tee tensorboard test trap true ulimit umask unset update-grub
     useradd uv wait watch xargs
