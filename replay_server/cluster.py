@@ -16,11 +16,12 @@ from urllib.parse import quote
 
 import redis
 
+from .cluster_moves import move
 from .cluster_tables import share_of
 from .errors import ServerError
 from .server import Server
 from .table import Table
-from .topology import MOST_SHARDS, ShardPlace, Topology, even_slots
+from .topology import MOST_SHARDS, ShardPlace, Topology, even_slots, parse_slots
 
 FILE = "cluster.json"
 """The topology, in the cluster's folder."""
@@ -248,6 +249,27 @@ class Cluster:
             self._topology = newest
             self._write_topology()
         self._push(untold)
+
+    def move(self, slots: str | Iterable[int], target: int) -> Topology:
+        """Moves slots of keys to a shard, with what is in them, while clients go on.
+
+        Args:
+            slots: such as "0-99,200", or numbers.
+            target: the shard's number.
+
+        Returns:
+            The topology in which they are there.
+
+        Raises:
+            MoveRefused: gradients wait in one of the slots, or the target does not take a key.
+            ValueError: there are no such slots, or no such shard.
+        """
+        clients = {number: self._connection(number) for number in range(self._count)}
+        try:
+            return move(clients, self.topology, parse_slots(slots) if isinstance(slots, str) else slots, target)
+        finally:
+            for client in clients.values():
+                client.close()
 
     # ---- its end -----------------------------------------------------------------------------------------------------
 

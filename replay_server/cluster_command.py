@@ -1,4 +1,4 @@
-"""`replay-server cluster start|status|stop`: shards of one replay, on this host."""
+"""`replay-server cluster start|status|move|stop`: shards of one replay, on this host."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ import redis
 
 from .arguments import Parser, did_you_mean
 from .cluster import Cluster
+from .cluster_moves import move
 from .config import ConfigError, ServeConfig, load_config, parse_size, read_password
 from .connection import PASSWORD_VARIABLE
 from .errors import ReplayError
-from .topology import Topology
+from .topology import Topology, parse_slots
 
 EXIT_FAILURE, EXIT_USAGE, EXIT_SERVER_LOST, EXIT_INTERRUPTED = 1, 2, 5, 130
 _SCHEME = "redis+cluster://"
@@ -265,6 +266,24 @@ def _status(arguments: list[str]) -> int:
     return _with_shards(options.server, show)
 
 
+def _move(arguments: list[str]) -> int:
+    parser = _url_parser("move", "Moves slots of keys, with what is in them, to another shard, while clients go on.")
+    parser.add_argument("--slots", required=True, metavar="SLOTS", help="such as 0-99,200")
+    parser.add_argument("--to", required=True, type=int, metavar="N", help="the shard's number")
+    options = parser.parse_args(arguments)
+    try:
+        slots = parse_slots(options.slots)
+    except ValueError as error:
+        return _fail(str(error), EXIT_USAGE)
+
+    def run(shards: Shards) -> int:
+        after = move(shards.clients, shards.topology, slots, options.to, lambda text: print(text, flush=True))
+        print(f"topology {after.version}: slots {options.slots} are on shard {options.to}")
+        return 0
+
+    return _with_shards(options.server, run)
+
+
 def _stop(arguments: list[str]) -> int:
     parser = _url_parser("stop", "Stops every shard of a cluster in order (SHUTDOWN), and so what watches them.")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds to wait for it (default 60)")
@@ -295,5 +314,6 @@ def _answers(client: redis.Redis) -> bool:
 PARTS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
     "start": ("run shards on this host, and watch them", _start),
     "status": ("where the shards are, and what they hold", _status),
+    "move": ("move slots of keys to another shard", _move),
     "stop": ("stop them all", _stop),
 }

@@ -18,6 +18,8 @@
 #define LIMIT_ADMIN_CLIENTS 16u /* that an admin port lets in beyond maxclients */
 #define LIMIT_DATABASES 16
 #define LIMIT_CLIENT_NAME_BYTES 255u
+#define LIMIT_HELD_KEYS 4096u /* that are carried to another shard at a time */
+#define LIMIT_HOLD_US 10000000u /* how long requests for them wait at most */
 #define LIMIT_PENDING_INPUT_BYTES 65536u /* bytes read from a client but not yet parsed */
 #define LIMIT_OUTPUT_INLINE_BYTES (256ull << 20) /* reply bytes held for one client, blobs and sources apart */
 /* A client with more than this unsent runs no further command. Many clients send a whole pipeline before they read,

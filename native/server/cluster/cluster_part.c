@@ -8,12 +8,21 @@
 
 static bool create(struct server *server) {
     server->cluster = memory_calloc(1, sizeof *server->cluster);
+    if (server->cluster) dict_init(&server->cluster->hold.keys);
     return server->cluster;
 }
 
 static void free_part(struct server *server) {
-    if (server->cluster) topology_free(server->cluster->topology);
+    if (server->cluster) {
+        topology_free(server->cluster->topology);
+        hold_lift(&server->cluster->hold);
+    }
     memory_free(server->cluster);
+}
+
+static void client_left(struct client *client) {
+    struct hold *hold = &client->server->cluster->hold;
+    if (hold->holder == client) hold_lift(hold);
 }
 
 static void write_info(const struct client *client, struct text *out) {
@@ -26,11 +35,14 @@ static void write_info(const struct client *client, struct text *out) {
 }
 
 static const struct command *const commands[] = {commands_cluster, NULL};
+static const struct long_task tasks[] = {{hold_step, .waits_for_exclusive = true}, {.run = NULL}};
 static const struct info_section info[] = {{"cluster", 170, write_info}, {0}};
 
 const struct subsystem cluster_part = {
     .name = "cluster",
     .commands = commands,
+    .tasks = tasks,
+    .client_left = client_left,
     .info = info,
     .create = create,
     .free = free_part,

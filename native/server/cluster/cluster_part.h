@@ -5,12 +5,14 @@
 
 #include <stddef.h>
 
+#include "server/cluster/hold.h"
 #include "server/core/subsystem.h"
 
 struct topology;
 
 struct cluster_part {
     struct topology *topology; /* NULL: none was pushed yet, and no slot is served */
+    struct hold hold;
 };
 
 /* See struct upcalls. */

@@ -1,5 +1,7 @@
 /* redirect: whether a request's keys are this shard's, and where they are if not. As in Redis 7.0: all keys of a request,
  * and of a transaction, are in one slot. Tables of experience have no slot, since every shard holds its part of each. */
+#include "server/cluster/redirect.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -22,6 +24,7 @@ struct keys_seen {
     const struct resp_argument *first;
     bool several, crossed, exhausted;
     bool missing; /* one is not here, while its slot moves */
+    bool held;
 };
 
 static bool is_here(const struct server *server, const struct resp_argument *key) {
@@ -49,7 +52,9 @@ static void see_key(struct keys_seen *seen, const struct command *command, const
     seen->several |= !are_equal(key, seen->first);
     /* Channels are nowhere, weights and gradients move at the end, all at once. */
     bool moves_by_itself = command->group->data != DATA_BESIDE_KEYS && command->channels == CHANNEL_NONE;
-    if (moves_by_itself && is_moving(seen->topology, slot)) seen->missing |= !is_here(seen->server, key);
+    bool held = hold_has(&seen->server->cluster->hold, key);
+    seen->held |= held;
+    if (moves_by_itself && !held && is_moving(seen->topology, slot)) seen->missing |= !is_here(seen->server, key);
 }
 
 static void see_request(struct keys_seen *seen, const struct command *command, uint32_t argc,
@@ -109,6 +114,7 @@ static const char *refuse_call(struct client *client, const struct client *calle
     case UNSERVED: return "ERR Script attempted to execute a command while the cluster is down";
     default: return "ERR Script attempted to access a non local key in a cluster node";
     }
+    if (seen->held) return "TRYAGAIN Script attempted to access a key that moves to another shard: name it in KEYS";
     if (seen->slot == SLOT_NONE || client->crosses_slots) return NULL;
     if (client->slot == SLOT_NONE) client->slot = caller->slot == SLOT_NONE ? seen->slot : caller->slot;
     return client->slot == seen->slot ? NULL : "ERR Script attempted to access keys that do not hash to the same slot";
@@ -124,6 +130,13 @@ const char *cluster_refusal(struct client *client, const struct command *command
     if (caller && caller != client) return refuse_call(client, caller, &seen);
     client->slot = seen.slot;
     return tell(&seen, judge(&seen, client->asking > 0), message, size);
+}
+
+bool redirect_names_held_key(struct client *client) {
+    struct keys_seen seen = {.server = client->server, .topology = client->server->cluster->topology, .slot = SLOT_NONE};
+    see_request(&seen, client->command, client->argc, client->argv);
+    upcalls.transaction_has(client, client->command, see_queued, &seen);
+    return seen.held;
 }
 
 /* ---- who waits ------------------------------------------------------------------------------------------------------- */

@@ -209,6 +209,7 @@ void command_call(struct client *client, struct command_entry *entry) {
 static void execute(struct client *client, struct command_entry *entry) {
     if (entry->times) request_timed_begin(client, entry);
     if (pause_holds(client, entry->command) || upcalls.transaction_queue(client, entry)) return;
+    if (client->server->config.cluster_enabled && upcalls.cluster_holds(client)) return;
     if (client->server->copying && upcalls.durability_holds(client)) return;
     command_call(client, entry);
 }

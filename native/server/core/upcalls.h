@@ -55,6 +55,9 @@ struct upcalls {
     /* Of a server that is a shard: why the client's request is not for it; NULL: it is. `message` has room for the answer. */
     const char *(*cluster_refusal)(struct client *client, const struct command *command, char *message, size_t size);
 
+    /* Has the client's request, which was admitted, wait while one of its keys is carried to another shard: then true. */
+    bool (*cluster_holds)(struct client *client);
+
     /* ---- subscriptions (redis/pubsub) ---- */
 
     bool (*pubsub_is_subscriber)(const struct client *client);

@@ -33,6 +33,7 @@ const struct upcalls upcalls = {
     .transaction_bytes = transaction_bytes,
     .transaction_has = transaction_has,
     .cluster_refusal = cluster_refusal,
+    .cluster_holds = cluster_holds,
     .pubsub_is_subscriber = pubsub_is_subscriber,
     .tracking_read = tracking_read,
     .tracking_request_done = tracking_request_done,
