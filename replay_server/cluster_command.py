@@ -245,9 +245,9 @@ def _show(told: Mapping[str, Any]) -> None:
             continue
         items = "".join(f"  {name} {size:,}" for name, size in shard["tables"].items())
         print(f"{place}  pid {shard['pid']}  {shard['keys']:,} keys  {shard['memory_bytes'] / 2**20:,.1f} MiB{items}")
-    for move in told["moves"]:
-        first, last = move["slots"]
-        print(f"      slots {first}-{last} move from {move['from']} to {move['to']}")
+    for each in told["moves"]:
+        first, last = each["slots"]
+        print(f"      slots {first}-{last} move from {each['from']} to {each['to']}")
 
 
 def _status(arguments: list[str]) -> int:

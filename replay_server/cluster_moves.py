@@ -20,8 +20,9 @@ from typing import Any, TypeVar
 
 import redis
 
+from .cluster_address import slot_of
 from .errors import ReplayError
-from .topology import Topology, slot_of, slot_ranges, slots_text
+from .topology import Topology, slot_ranges, slots_text
 
 T = TypeVar("T")
 
@@ -116,7 +117,9 @@ def _move_keys(source: redis.Redis, target: redis.Redis, slots: set[int]) -> int
         leaving = [key for key in keys if slot_of(key) in slots]
         for first in range(0, len(leaving), AT_ONCE):
             put: set[bytes] = set()
-            count += _patiently(lambda keys=leaving[first : first + AT_ONCE], put=put: _carry(source, target, keys, put))
+            count += _patiently(
+                lambda keys=leaving[first : first + AT_ONCE], put=put: _carry(source, target, keys, put)
+            )
         if cursor == 0:
             return count
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import binascii
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-SLOTS = 16384
+from .cluster_address import SLOTS
+
 MOST_SHARDS = 256
 
 SlotRange = tuple[int, int]
@@ -135,12 +135,6 @@ class Topology:
             for slot in _all(shard.slots):
                 owners[slot] = shard.number
         return owners
-
-
-def slot_of(key: bytes) -> int:
-    """A key's slot: CRC16 of what stands between its first `{` and the next `}` or, if that is nothing, of all of it."""
-    tag, closed, _ = key.partition(b"{")[2].partition(b"}")
-    return binascii.crc_hqx(tag if closed and tag else key, 0) % SLOTS
 
 
 def even_slots(place: int, shards: int) -> tuple[SlotRange, ...]:

@@ -1,4 +1,4 @@
-"""Slots that move from shard to shard, and back, while clients go on: nobody sees a key on both sides, or on neither."""
+"""Slots that move from shard to shard, and back, while clients go on: none sees a key on both sides, or on neither."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import redis
 from redis.cluster import RedisCluster
 
 import replay_server as rs
+from replay_server.cluster_address import SLOTS, slot_of
 from replay_server.cluster_moves import MoveRefused
-from replay_server.topology import SLOTS, slot_of
 
 
 @pytest.fixture

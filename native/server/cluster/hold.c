@@ -37,7 +37,8 @@ static bool never_sooner(struct client *client) {
 }
 
 static void give_up(struct client *client) {
-    reply_error(client, "ERR the server stops; the command waited for a key that moves to another shard, and was not run");
+    reply_error(client,
+                "ERR the server stops; the command waited for a key that moves to another shard, and was not run");
 }
 
 bool cluster_holds(struct client *client) {

@@ -133,7 +133,8 @@ const char *cluster_refusal(struct client *client, const struct command *command
 }
 
 bool redirect_names_held_key(struct client *client) {
-    struct keys_seen seen = {.server = client->server, .topology = client->server->cluster->topology, .slot = SLOT_NONE};
+    struct keys_seen seen = {
+        .server = client->server, .topology = client->server->cluster->topology, .slot = SLOT_NONE};
     see_request(&seen, client->command, client->argc, client->argv);
     upcalls.transaction_has(client, client->command, see_queued, &seen);
     return seen.held;
