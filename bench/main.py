@@ -15,6 +15,7 @@ BENCHMARKS = {
     "peers": "the same work by this project and by its peers (cpprb, Reverb, TorchRL, ...), in turns; --setup "
     "installs them",
     "fairness": "how soon a PING is answered while a learner streams, over TCP, a unix socket and shared memory",
+    "shards": "what sampling and adding over 4 and 8 shards cost the servers, beside one server",
     "link": "a learner on another host over a line of 1 Gb/s, with coded blocks and without",
     "lab": "a server on a virtual device in user space, and a client's command on the other side of it",
     "latency": "the transports side by side: kernel sockets, DPDK, F-Stack, and Redis, over the same veth",

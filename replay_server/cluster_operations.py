@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
-from . import cluster_sample, commands, gradients
+from . import cluster_queue, cluster_sample, commands, gradients
 from .batch import Batch, new_batch
 from .checks import check_awaited, check_columns, check_ids, check_priorities, check_timeout
 from .cluster_address import ClusterAddress, even_slots, process_offset, slot_of
@@ -76,7 +76,11 @@ class ClusterOperations(Operations):
         self._shards: list[Shard] = []
         self._sums: dict[str, dict[int, float]] = {}
         """By table and shard, as last told: of p^α, or items."""
+        self._held: dict[tuple[str, tuple[str, ...]], list[Batch]] = {}
+        """By table and columns: what was taken of a queue, and not given to a caller yet."""
         self._turns = itertools.count(process_offset(1 << 20))
+        self._own: Any = None
+        """Where this client adds to tables that have an order."""
         self._is_closed = False
 
     # ---- shards ------------------------------------------------------------------------------------------------------
@@ -270,6 +274,8 @@ class ClusterOperations(Operations):
             changes["max_bytes"] = -(-changes["max_bytes"] // len(shards))
         self._sums.pop(name, None)
         yield from self._on_all(lambda shard: shard.configure(name, **changes))
+        for shard in shards:
+            shard._tables.pop(name, None)
 
     @_as_on_one
     def info(self, name: str) -> Operation[dict[str, Any]]:
@@ -335,17 +341,16 @@ class ClusterOperations(Operations):
             if count == 0:
                 return np.empty(0, np.uint64)
             present = yield from self._present()
-            bounds = _bounds(count, len(present), served.table)
-            first, leaves = next(self._turns), tuple(served.table.leaves)
+            leaves = tuple(served.table.leaves)
             additions = [
                 self._added(
-                    [present[(first + part + other) % len(present)] for other in range(len(present))],
+                    order,
                     name,
                     {leaf: _cut(column, low, high) for leaf, column in zip(leaves, columns, strict=True)},
                     None if checked is None else checked[low:high],
                     timeout,
                 )
-                for part, (low, high) in enumerate(itertools.pairwise(bounds))
+                for order, low, high in self._plan(count, present, served.table)
             ]
             results = yield from together(additions)
             stored = [result for result in results if not isinstance(result, Exception)]
@@ -354,6 +359,19 @@ class ClusterOperations(Operations):
             return np.concatenate(all_or_error(results))
 
         return (yield from self._of_current(name, attempt))
+
+    def _plan(self, count: int, present: Sequence[Shard], part: Table) -> list[tuple[Sequence[Shard], int, int]]:
+        """The parts of a batch: the shards that each is offered to, in this order, and its first and last item."""
+        first = next(self._turns)
+        if cluster_queue.has_order(part):  # one shard alone, so that the order of a producer is kept
+            if self._own not in self._shards:
+                self._own = present[first % len(present)]
+            return [([self._own], 0, count)]
+        in_turn = [present[(first + place) % len(present)] for place in range(len(present))]
+        return [
+            (in_turn[place:] + in_turn[:place], low, high)
+            for place, (low, high) in enumerate(itertools.pairwise(_bounds(count, len(present), part)))
+        ]
 
     def _added(
         self,
@@ -370,7 +388,7 @@ class ClusterOperations(Operations):
             return shard._of_current(name, lambda served: shard._answer(_add(served, columns, priorities, seconds)))
 
         served = yield from order[0]._known(name)
-        if not isinstance(served.table.rate_limiter, MinSize):
+        if len(order) > 1 and not isinstance(served.table.rate_limiter, MinSize):
             for shard in order:
                 try:
                     return (yield from attempt(shard, 0))
@@ -444,6 +462,12 @@ class ClusterOperations(Operations):
         shards = yield from self._found()
         if len(shards) == 1:
             return (yield from shards[0]._sample(name, batch_size, out, shared, options))
+        known = [shard._tables[name] for shard in shards if name in shard._tables]
+        served = (
+            known[0] if known else next(iter((yield from self._gathered(lambda shard: shard._known(name))).values()))
+        )
+        if cluster_queue.has_order(served.table):
+            return (yield from cluster_queue.take(self, served.table, batch_size, out, options))
         return (yield from cluster_sample.sample(self, name, batch_size, out, options))
 
     def _written(

@@ -162,6 +162,65 @@ def test_a_shard_that_is_full_leaves_an_add_to_others(cluster, servers):
     assert cluster.info("t")["size"] == 300
 
 
+# ---- tables with an order --------------------------------------------------------------------------------------------
+
+
+def test_a_queue_gives_each_item_once_and_each_producers_in_order(cluster, servers):
+    cluster.create_table(rs.Table.queue("q", {"producer": rs.Column("int64"), "k": rs.Column("int64")}, 300))
+    with rs.Client(cluster.url) as one, rs.Client(cluster.url) as two:
+        producers = [cluster, one, two]
+        for turn in range(12):
+            for number, producer in enumerate(producers):
+                keys = np.arange(4 * turn, 4 * turn + 4)
+                producer.add("q", {"producer": np.full(4, number), "k": keys}, timeout=5)
+        seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
+        for _ in range(8):
+            batch = cluster.sample("q", 18, timeout=5)
+            assert (batch.probabilities == 1).all()
+            for producer, k in zip(batch.data["producer"], batch.data["k"], strict=True):
+                seen[producer].append(k)
+    assert seen == {number: list(range(48)) for number in range(3)}
+    with pytest.raises(rs.Timeout, match="too few items: 1 are wanted, the table holds 0 on 3 shards"):
+        cluster.sample("q", 1, timeout=0.01)
+
+
+def test_two_consumers_of_a_queue_lose_nothing(cluster):
+    cluster.create_table(rs.Table.queue("q", {"k": rs.Column("int64")}, 3000))
+    got: list[int] = []
+
+    def consume(client: rs.Client) -> None:
+        for _ in range(30):
+            got.extend(client.sample("q", 10).data["k"].tolist())
+
+    with rs.Client(cluster.url) as other:
+        threads = [threading.Thread(target=consume, args=(client,)) for client in (cluster, other)]
+        for thread in threads:
+            thread.start()
+        for turn in range(60):
+            (cluster, other)[turn % 2].add("q", {"k": np.arange(10 * turn, 10 * turn + 10)})
+        for thread in threads:
+            thread.join(60)
+    assert sorted(got) == list(range(600))
+
+
+@pytest.mark.parametrize("sampler", [rs.Lifo(), rs.MaxHeap(), rs.MinHeap(), rs.Fifo()])
+def test_samplers_with_an_order_give_the_first_of_each_shard(cluster, sampler):
+    cluster.create_table(rs.Table("o", 300, SIGNATURE, sampler=sampler))
+    ids = cluster.add("o", batch_of(np.arange(60)), priorities=np.arange(60.0))
+    batch = cluster.sample("o", 20)
+    assert_whole(batch, ids)
+    first = range(20) if isinstance(sampler, rs.Fifo | rs.MinHeap) else range(59, 39, -1)
+    assert batch.data["obs"]["k"].tolist() == list(first)
+    assert cluster.sample("o", 20, out=batch) is batch
+
+
+def test_draws_that_would_use_items_up_are_refused(cluster):
+    cluster.create_table(rs.Table("u", 300, {"k": rs.Column("int64")}, max_times_sampled=2))
+    cluster.add("u", {"k": np.arange(90)})
+    with pytest.raises(rs.ServerError, match="TIMED: expected a table without max_times_sampled"):
+        cluster.sample("u", 8)
+
+
 # ---- waiting ---------------------------------------------------------------------------------------------------------
 
 
