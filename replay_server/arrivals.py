@@ -71,6 +71,7 @@ class Question:
         names: of the columns, in order.
         options: of the sample.
         coded: whether windows come as steps.
+        unused: arrivals of earlier answers that were left over, for the shard's rate limiter.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Question:
         names: tuple[str, ...],
         options: SampleOptions,
         coded: bool,
+        unused: int = 0,
     ) -> None:
         self._shard, self._served, self._coded = shard, served, coded
         self._names = names
@@ -91,7 +93,8 @@ class Question:
         head += () if options.replace else ("REPLACE", 0)
         head += ("INCARNATION", served.incarnation, *(("CODED",) if coded else ()))
         head += () if options.policy_version is None else ("POLICY_VERSION", options.policy_version)
-        self._arguments = (*head, "TIMED", *map(float, between), "COLUMNS", len(names), *names)
+        head += ("TIMED", *map(float, between), *(("UNUSED", unused) if unused else ()))
+        self._arguments = (*head, "COLUMNS", len(names), *names)
 
     def heads(self, deadline: float) -> Operation[Arrivals]:
         """Asks, connecting until the deadline, and receives the heads.

@@ -76,6 +76,8 @@ class ClusterOperations(Operations):
         self._shards: list[Shard] = []
         self._sums: dict[str, dict[int, float]] = {}
         """By table and shard, as last told: of p^α, or items."""
+        self._unused: dict[tuple[str, int], int] = {}
+        """By table and shard: arrivals that were left over, and that the shard's rate limiter still counts."""
         self._held: dict[tuple[str, tuple[str, ...]], list[Batch]] = {}
         """By table and columns: what was taken of a queue, and not given to a caller yet."""
         self._turns = itertools.count(process_offset(1 << 20))

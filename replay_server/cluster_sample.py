@@ -36,7 +36,7 @@ from .driver import Operation
 from .errors import ConnectionLost, LimitExceeded, SchemaError, TableClosed, Timeout
 from .options import SampleOptions
 from .ragged import Ragged, Room
-from .selectors import Prioritized
+from .selectors import Prioritized, SampleToInsertRatio
 from .table import Table
 from .together import together
 
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
 MOST_ARRIVALS = 8192
 """Of one answer, as the server has it."""
-SURPLUS = 1.2
-"""Standard deviations of the number of arrivals that are asked for beyond those wanted: about 5 % of a batch of 512,
-and a second question for one batch of eight."""
+SURPLUS = 1.0
+"""Standard deviations of the number of arrivals that are asked for beyond those wanted: about 4 % of a batch of 512,
+and a second question for one batch of six."""
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.001, 0.05
 _AWAY_S = 1.0
 """How long a shard that was left out is not asked again."""
@@ -83,6 +83,7 @@ def sample(
             return (yield from draw.go_on())
         except _Waits as waits:
             if deadline is not None and time.monotonic() + delay > deadline:
+                draw.give_back([0] * len(draw.pieces))
                 waited = "would have to wait" if timeout == 0 else f"timed out after {timeout:g} s"
                 raise Timeout(f"sample of {count} from {name!r} {waited}: {waits}", str(waits)) from None
             yield draw.shards[0]._pool.pause, delay
@@ -213,13 +214,29 @@ class _Draw:
         self.rounds += 1
         local, most = self.cluster._address.is_local, min(self.count, MOST_ARRIVALS)
         coded = codes(self.table, self.count, self.names, self.options.coded, local)
+        unused = self.cluster._unused
         return {
             shard.number: Question(
-                shard, self.served[shard.number], most, (self._until(shard), horizon), self.names, self.options, coded
+                shard,
+                self.served[shard.number],
+                most,
+                (self._until(shard), horizon),
+                self.names,
+                self.options,
+                coded,
+                unused.pop((self.name, shard.number), 0),
             )
             for shard in self.shards
             if self._until(shard) < horizon
         }
+
+    def give_back(self, used: Sequence[int]) -> None:
+        """Notes what is left over of each piece, to be told with the next questions where a rate limiter counts it."""
+        if not isinstance(self.table.rate_limiter, SampleToInsertRatio):
+            return
+        for piece, count in zip(self.pieces, used, strict=True):
+            key = self.name, piece.shard.number
+            self.cluster._unused[key] = self.cluster._unused.get(key, 0) + len(piece.arrivals) - count
 
     def _answers(self, questions: dict[int, Question]) -> Operation[None]:
         """Asks them all at once; what they answer becomes pieces, whose columns are still to come."""
@@ -335,6 +352,7 @@ class _Draw:
 
     def _with_heads(self, batch: Batch, chosen: list[np.ndarray]) -> Batch:
         """Fills ids, probabilities and weights: (N P)^−β over the batch's maximum."""
+        self.give_back([len(used) for used in chosen])
         pairs = list(zip((piece.arrivals for piece in self.pieces), chosen, strict=True))
         np.concatenate([each.ids[used] for each, used in pairs], out=batch.ids)
         powers = np.concatenate([each.powers[used] for each, used in pairs])

@@ -13,7 +13,8 @@ from .table import Table
 _STRIDE = 0x9E3779B97F4A7C15
 """Between the seeds of shards: with equal seeds their arrivals would come at the same times, and not be independent."""
 _SUMS = (
-    "size", "capacity", "bytes", "steps", "step_bytes", "streams", "added", "sampled", "removed", "stale_updates",
+    "size", "capacity", "bytes", "steps", "step_bytes", "streams", "added", "sampled", "unused",
+    "removed", "stale_updates",
     "stale_items", "updates_applied", "waiting", "waiting_add", "waiting_sample", "pinned_slots", "reserved_slots",
     "free_slots", "retired_slots", "max_bytes", "total_priority", "zero_priorities",
 )  # fmt: skip

@@ -118,6 +118,7 @@ void table_info(const struct table *table, struct table_info *info) {
         .bytes = table_bytes(table),
         .added = table->added,
         .sampled = table->sampled,
+        .unused = table->unused,
         .removed = table->removed,
         .stale_updates = table->stale_updates,
         .updates_applied = table->updates_applied,

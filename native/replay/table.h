@@ -133,6 +133,7 @@ struct reservation;
 struct table_info {
     uint64_t size, capacity, bytes; /* bytes: payload of live items and steps */
     uint64_t added, sampled, removed, stale_updates, updates_applied;
+    uint64_t unused; /* of those sampled: draws that were given back (table_not_used) */
     uint64_t stale_items; /* of those removed: left because their policy was too old */
     int64_t newest_version; /* of the policy, seen by adds or samples; INT64_MIN: none yet */
     uint64_t reserved_slots, pinned_slots, free_slots, retired_slots, item_bytes;
@@ -270,6 +271,8 @@ bool table_can_sample_timed(const struct table *table, uint64_t n, struct error 
  * where table_can_sample_timed is true. */
 uint32_t table_sample_timed(struct table *table, uint32_t n, double from, double to, bool replace, uint32_t *slots,
                             uint64_t *ids, double *powers, double *times, struct table_arrivals *arrivals);
+/* So many draws that table_sample_timed gave were left over from the merge: for the rate limiter they were not made. */
+void table_not_used(struct table *table, uint64_t n);
 /* Live items by id, pinned as by table_sample; probabilities as of now, weights all 1. ERROR_GENERIC if any id has left, which
  * counts them from `first` on. */
 int table_get(struct table *table, uint32_t n, const uint64_t *ids, uint32_t first, uint32_t *slots,

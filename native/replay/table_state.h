@@ -44,6 +44,7 @@ struct table {
     uint64_t positive_times;         /* how often those were sampled, together */
     uint64_t live_times;             /* how often all live items were, together */
     struct table_work work;
+    uint64_t unused; /* of those sampled, draws that were given back */
     uint64_t added, sampled, removed, stale_items, stale_updates, updates_applied;
     uint64_t entering; /* items of large batches that were let through and have still to enter */
     uint64_t drawing; /* draws of large batches that were let through and have still to be made */

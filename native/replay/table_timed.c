@@ -101,6 +101,12 @@ static uint32_t draw_distinct_evenly(struct table *table, uint32_t most, double 
     return found;
 }
 
+void table_not_used(struct table *table, uint64_t n) {
+    uint64_t most = table->sampled - table->unused;
+    table->unused += n < most ? n : most;
+    rate_limiter_not_sampled(&table->limiter, n);
+}
+
 uint32_t table_sample_timed(struct table *table, uint32_t n, double from, double to, bool replace, uint32_t *slots,
                             uint64_t *ids, double *powers, double *times, struct table_arrivals *arrivals) {
     assert(from < to);

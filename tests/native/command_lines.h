@@ -28,7 +28,7 @@ static const char *const replay_lines[] = {
     "replay.sample $table $samples CODED",
     "replay.sample $table $samples POLICY_VERSION $integer",
     "replay.sample $table $samples TIMED 0 $finite",
-    "replay.sample $table $samples [REPLACE (0|1)] [CODED] [SHARED] TIMED $finite $finite [$columns]",
+    "replay.sample $table $samples [REPLACE (0|1)] [CODED] [SHARED] TIMED $finite $finite [UNUSED $small] [$columns]",
     "replay.update $table $ids $priorities",
     "replay.update $table $ids $priorities",
     "replay.await $table (SINCE $small|SIZE $small) [BLOCK $wait]",

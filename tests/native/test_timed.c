@@ -131,12 +131,17 @@ static void the_rate_limiter_lets_through_what_it_may_and_says_so(void) {
     ask(table, MOST, 0, 100, true, &answer); /* the lead, 4, may fall to 0 */
     CHECK(answer.n == 4 && answer.arrivals.until == answer.times[3] && answer.arrivals.until < 100);
     CHECK(answer.arrivals.limit.code == ERROR_TIMEOUT && strstr(answer.arrivals.limit.message, "waits for inserts"));
+    table_not_used(table, 3); /* what the merge left over may be drawn again */
+    CHECK(info_of(table).unused == 3);
     double reached = answer.arrivals.until;
+    ask(table, MOST, reached, 100, true, &answer);
+    CHECK(answer.n == 3 && answer.arrivals.until < 100);
+    reached = answer.arrivals.until;
     ask(table, MOST, reached, 100, true, &answer);
     CHECK(answer.n == 0 && answer.arrivals.until == reached && answer.arrivals.limit.code == ERROR_TIMEOUT);
     CHECK(add(table, 1, 0, NULL, ids) == 0);
     ask(table, MOST, reached, 100, true, &answer);
-    CHECK(answer.n == 2 && info_of(table).sampled == 6);
+    CHECK(answer.n == 2 && info_of(table).sampled == 9);
     table_free(table);
 }
 

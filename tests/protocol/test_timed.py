@@ -88,6 +88,8 @@ def test_a_horizon_in_which_nothing_arrives_is_answered_with_nothing(shard):
         (("TIMED", "nan", 1), "expected TIMED with two finite times"),
         (("TIMED", 0, 1, "BETA", 0.4), "expected no BETA"),
         (("BETA", 0.4, "TIMED", 0, 1, "COLUMNS", 1, "k"), "expected no BETA"),
+        (("UNUSED", 3), "expected UNUSED beside TIMED alone"),
+        (("TIMED", 0, 1, "UNUSED", -1), "expected UNUSED with how many draws"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused(shard, options, message):
@@ -124,6 +126,8 @@ def test_the_rate_limiter_of_a_shard_lets_through_what_it_may(client):
     assert len(given) == 0
     assert state[0] == 5
     assert reason
+    assert len(timed(client.redis, "timed-limited", 512, "TIMED", 5, 1000, "UNUSED", 3)[0]) == 3
+    assert (client.info("timed-limited")["sampled"], client.info("timed-limited")["unused"]) == (7, 3)
     client.drop_table("timed-limited")
 
 

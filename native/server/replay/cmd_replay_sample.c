@@ -65,7 +65,7 @@ static bool take_flag(struct replay_request *request, const struct resp_argument
 
 static const char sample_usage[] =
     "syntax error; expected [BETA b] [BLOCK ms] [REPLACE 0|1] [POLICY_VERSION v] [INCARNATION i] [SHARED] "
-    "[CODED] [TIMED t0 t1] [COLUMNS k name …]";
+    "[CODED] [TIMED t0 t1] [UNUSED u] [COLUMNS k name …]";
 
 /* Items that are too old for it leave even if the sample is refused. */
 static int see_version(struct replay_entry *entry, const struct resp_argument *argument, struct error *error) {
@@ -94,6 +94,11 @@ static int sample_option(struct replay_request *request, const struct resp_argum
         request->replace = replace;
         return 0;
     }
+    if (argument_is(option, "unused")) {
+        if (!argument_int64(option + 1, &request->unused) || request->unused < 0)
+            return error_set(error, ERROR_GENERIC, "expected UNUSED with how many draws were left over");
+        return 0;
+    }
     if (argument_is(option, "policy_version")) return see_version(request->entry, option + 1, error);
     if (argument_is(option, "incarnation")) return replay_check_incarnation(request->entry, option + 1, error);
     return error_set(error, ERROR_GENERIC, "%s", sample_usage);
@@ -112,7 +117,8 @@ static int parse_times(struct client *client, uint32_t at, struct replay_request
 
 /* What TIMED does not go with. */
 static int check_timed(const struct replay_request *request, struct error *error) {
-    if (!request->timed) return 0;
+    if (!request->timed)
+        return request->unused ? error_set(error, ERROR_GENERIC, "expected UNUSED beside TIMED alone") : 0;
     if (request->beta > 0)
         return error_set(
             error, ERROR_GENERIC,
@@ -160,6 +166,7 @@ static int draw(struct replay_request *request, struct replay_batch *batch, stru
         return table_sample(table, request->n, request->beta, request->replace, batch->slots, batch->ids,
                             batch->probabilities, batch->weights, error);
     }
+    if (request->unused) table_not_used(table, (uint64_t)request->unused);
     batch->timed = true;
     batch->n = table_sample_timed(table, request->n, request->from, request->to, request->replace, batch->slots,
                                   batch->ids, batch->probabilities, batch->times, &batch->arrivals);

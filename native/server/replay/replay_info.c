@@ -106,6 +106,7 @@ void replay_info_command(struct client *client) {
         {"streams", info.streams},
         {"added", info.added},
         {"sampled", info.sampled},
+        {"unused", info.unused},
         {"removed", info.removed},
         {"stale_updates", info.stale_updates},
         {"stale_items", info.stale_items},

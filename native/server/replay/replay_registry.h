@@ -110,6 +110,7 @@ struct replay_request {
     bool replace;                /* SAMPLE: with replacement */
     bool timed;                  /* SAMPLE: one shard's part of a sample, what arrives between these times */
     double from, to;
+    int64_t unused; /* SAMPLE: draws of earlier answers that were left over */
     bool begun;                  /* RESET, CONFIG: the table is at work; ADD, ITEM: all are let through */
     bool since; /* AWAIT: `wanted` are those that the client knows of; else those that must be there */
     int64_t wanted;
