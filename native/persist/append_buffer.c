@@ -1,4 +1,4 @@
-/* append_buffer: growing bytes, and the places where blobs stand between them. */
+/* append_buffer: chunks of bytes, and the order of what lies in them and in blobs. */
 #include "persist/append_buffer.h"
 
 #include <inttypes.h>
@@ -7,37 +7,75 @@
 
 #include "base/memory.h"
 
-#define KEPT_BYTES (1u << 20) /* a larger buffer is given back once it is empty */
+#define SMALL_CHUNK_BYTES 4096u /* the first, which many buffers never fill */
 
-static bool make_room(struct append_buffer *buffer, size_t more) {
-    if (buffer->capacity - buffer->length >= more) return true;
-    size_t capacity = buffer->capacity ? buffer->capacity : 4096;
-    while (capacity - buffer->length < more) capacity *= 2;
-    uint8_t *bytes = memory_realloc(buffer->bytes, capacity);
-    if (!bytes) return false;
-    buffer->bytes = bytes;
-    buffer->capacity = capacity;
+static bool add_piece(struct append_buffer *buffer, const uint8_t *data, size_t length, struct blob *blob) {
+    struct append_piece *last = buffer->count > 0 ? &buffer->pieces[buffer->count - 1] : NULL;
+    buffer->total += length;
+    if (last && !last->blob && !blob && last->data + last->length == data) {
+        last->length += length;
+        return true;
+    }
+    if (buffer->count == buffer->capacity) {
+        uint32_t capacity = buffer->capacity ? 2 * buffer->capacity : 16;
+        struct append_piece *pieces = memory_realloc(buffer->pieces, capacity * sizeof *pieces);
+        if (!pieces) return false;
+        buffer->pieces = pieces;
+        buffer->capacity = capacity;
+    }
+    buffer->pieces[buffer->count++] = (struct append_piece){data, length, blob};
     return true;
 }
 
+/* A chunk with room for so many bytes in one piece becomes the newest. */
+static bool add_chunk(struct append_buffer *buffer, size_t length) {
+    struct append_chunk *chunk = buffer->spare;
+    if (chunk && chunk->room >= length) {
+        buffer->spare = chunk->next;
+        buffer->spare_count--;
+    } else {
+        size_t room = buffer->chunks || length > SMALL_CHUNK_BYTES ? APPEND_CHUNK_BYTES : SMALL_CHUNK_BYTES;
+        if (room < length) room = length;
+        chunk = memory_alloc(sizeof *chunk + room);
+        if (!chunk) return false;
+        chunk->room = room;
+    }
+    chunk->used = 0;
+    chunk->next = buffer->chunks;
+    buffer->chunks = chunk;
+    return true;
+}
+
+static size_t room_left(const struct append_buffer *buffer) {
+    return buffer->chunks ? buffer->chunks->room - buffer->chunks->used : 0;
+}
+
+uint8_t *append_buffer_room(struct append_buffer *buffer, size_t length) {
+    if (room_left(buffer) < length && !add_chunk(buffer, length)) return NULL;
+    struct append_chunk *chunk = buffer->chunks;
+    uint8_t *room = chunk->bytes + chunk->used;
+    if (!add_piece(buffer, room, length, NULL)) return NULL;
+    chunk->used += length;
+    return room;
+}
+
 bool append_buffer_add(struct append_buffer *buffer, const void *data, size_t length) {
-    if (!make_room(buffer, length)) return false;
-    if (length) memcpy(buffer->bytes + buffer->length, data, length);
-    buffer->length += length;
-    buffer->total += length;
+    const uint8_t *from = data;
+    while (length > 0) {
+        size_t left = room_left(buffer), part = left > 0 && left < length ? left : length;
+        if (left == 0 && part > APPEND_CHUNK_BYTES) part = APPEND_CHUNK_BYTES;
+        uint8_t *room = append_buffer_room(buffer, part);
+        if (!room) return false;
+        memcpy(room, from, part);
+        from += part;
+        length -= part;
+    }
     return true;
 }
 
 bool append_buffer_add_blob(struct append_buffer *buffer, struct blob *blob) {
-    if (buffer->insert_count == buffer->insert_capacity) {
-        uint32_t capacity = buffer->insert_capacity ? 2 * buffer->insert_capacity : 16;
-        struct append_insert *inserts = memory_realloc(buffer->inserts, capacity * sizeof *inserts);
-        if (!inserts) return false;
-        buffer->inserts = inserts;
-        buffer->insert_capacity = capacity;
-    }
-    buffer->inserts[buffer->insert_count++] = (struct append_insert){buffer->length, blob_retain(blob)};
-    buffer->total += blob->length;
+    if (!add_piece(buffer, blob->data, blob->length, blob)) return false;
+    blob_retain(blob);
     return true;
 }
 
@@ -57,60 +95,54 @@ bool append_buffer_add_word(struct append_buffer *buffer, const void *data, size
            append_buffer_add(buffer, "\r\n", 2);
 }
 
-uint8_t *append_buffer_room(struct append_buffer *buffer, size_t length) {
-    if (!make_room(buffer, length)) return NULL;
-    uint8_t *room = buffer->bytes + buffer->length;
-    buffer->length += length;
-    buffer->total += length;
-    return room;
+bool append_buffer_copy(struct append_buffer *buffer, const struct append_buffer *from) {
+    for (uint32_t i = 0; i < from->count; i++) {
+        const struct append_piece *piece = &from->pieces[i];
+        if (!(piece->blob ? append_buffer_add_blob(buffer, piece->blob)
+                          : append_buffer_add(buffer, piece->data, piece->length)))
+            return false;
+    }
+    return true;
 }
 
-bool append_buffer_copy(struct append_buffer *buffer, const struct append_buffer *from) {
-    struct append_position position = {0};
-    struct iovec piece;
-    bool taken = true;
-    while (taken) {
-        uint32_t insert = position.insert;
-        if (append_buffer_pieces(from, &position, &piece, 1) == 0) break;
-        taken = position.insert > insert ? append_buffer_add_blob(buffer, from->inserts[insert].blob)
-                                         : append_buffer_add(buffer, piece.iov_base, piece.iov_len);
+static void give_back(struct append_buffer *buffer, struct append_chunk *chunk) {
+    if (chunk->room > APPEND_CHUNK_BYTES || buffer->spare_count == APPEND_KEPT_CHUNKS ||
+        (chunk->room < APPEND_CHUNK_BYTES && buffer->spare_count > 0)) {
+        memory_free(chunk);
+        return;
     }
-    return taken;
+    chunk->next = buffer->spare;
+    buffer->spare = chunk;
+    buffer->spare_count++;
 }
 
 void append_buffer_clear(struct append_buffer *buffer) {
-    for (uint32_t i = 0; i < buffer->insert_count; i++) blob_release(buffer->inserts[i].blob);
-    buffer->insert_count = 0;
-    buffer->length = buffer->total = 0;
-    if (buffer->capacity <= KEPT_BYTES) return;
-    memory_free(buffer->bytes);
-    buffer->bytes = NULL;
-    buffer->capacity = 0;
+    for (uint32_t i = 0; i < buffer->count; i++) blob_release(buffer->pieces[i].blob);
+    buffer->count = 0;
+    buffer->total = 0;
+    while (buffer->chunks) {
+        struct append_chunk *next = buffer->chunks->next;
+        give_back(buffer, buffer->chunks);
+        buffer->chunks = next;
+    }
 }
 
 void append_buffer_free(struct append_buffer *buffer) {
     append_buffer_clear(buffer);
-    memory_free(buffer->bytes);
-    memory_free(buffer->inserts);
+    while (buffer->spare) {
+        struct append_chunk *next = buffer->spare->next;
+        memory_free(buffer->spare);
+        buffer->spare = next;
+    }
+    memory_free(buffer->pieces);
     *buffer = (struct append_buffer){0};
 }
 
-int append_buffer_pieces(const struct append_buffer *buffer, struct append_position *position, struct iovec *pieces,
-                         int max) {
+int append_buffer_pieces(const struct append_buffer *buffer, uint32_t *next, struct iovec *pieces, int max) {
     int count = 0;
-    while (count < max) {
-        const struct append_insert *insert =
-            position->insert < buffer->insert_count ? &buffer->inserts[position->insert] : NULL;
-        size_t until = insert ? insert->at : buffer->length;
-        if (position->at < until) {
-            pieces[count++] = (struct iovec){buffer->bytes + position->at, until - position->at};
-            position->at = until;
-        } else if (insert) {
-            pieces[count++] = (struct iovec){insert->blob->data, insert->blob->length};
-            position->insert++;
-        } else {
-            break;
-        }
+    for (; count < max && *next < buffer->count; count++, ++*next) {
+        const struct append_piece *piece = &buffer->pieces[*next];
+        pieces[count] = (struct iovec){(void *)(uintptr_t)piece->data, piece->length};
     }
     return count;
 }

@@ -1,5 +1,8 @@
-/* append_buffer: commands as the append-only file holds them: the bytes of requests, with large arguments as
- * references to their blobs. */
+/* append_buffer: commands as the append-only file holds them: the bytes of requests, large arguments as references to
+ * their blobs.
+ *
+ * Own bytes lie in chunks, which never move: adding costs the same however much is in the buffer, and a buffer that was
+ * emptied uses its chunks again. So what is added many times a second allocates nothing. */
 #ifndef REPLAY_PERSIST_APPEND_BUFFER_H
 #define REPLAY_PERSIST_APPEND_BUFFER_H
 
@@ -10,18 +13,29 @@
 
 #include "base/blob.h"
 
-/* A blob that belongs before byte `at` of the buffer's own. */
-struct append_insert {
-    size_t at;
-    struct blob *blob;
+#define APPEND_CHUNK_BYTES (256u << 10)
+#define APPEND_KEPT_CHUNKS 32u /* of a buffer that was emptied */
+
+/* A stretch of the bytes. */
+struct append_piece {
+    const uint8_t *data;
+    size_t length;
+    struct blob *blob; /* whose data it is; NULL: it lies in a chunk */
+};
+
+struct append_chunk {
+    struct append_chunk *next;
+    size_t room, used;
+    uint8_t bytes[];
 };
 
 /* Begin with zeros. */
 struct append_buffer {
-    uint8_t *bytes;
-    size_t length, capacity;
-    struct append_insert *inserts;
-    uint32_t insert_count, insert_capacity;
+    struct append_piece *pieces; /* in order */
+    uint32_t count, capacity;
+    struct append_chunk *chunks; /* that hold something, the newest first */
+    struct append_chunk *spare;
+    uint32_t spare_count;
     size_t total; /* bytes, those of blobs too */
 };
 
@@ -31,7 +45,7 @@ bool append_buffer_add_blob(struct append_buffer *buffer, struct blob *blob); /*
 /* "*3\r\n", and "$5\r\nvalue\r\n"; `blob` may be NULL. */
 bool append_buffer_add_head(struct append_buffer *buffer, uint32_t argc);
 bool append_buffer_add_word(struct append_buffer *buffer, const void *data, size_t length, struct blob *blob);
-/* Room for so many bytes, to be filled before anything else is added. NULL: memory is exhausted. */
+/* Room for so many bytes in one piece, to be filled before anything else is added. NULL: memory is exhausted. */
 uint8_t *append_buffer_room(struct append_buffer *buffer, size_t length);
 /* Adds all that is in `from`, which stays as it is; blobs are shared. */
 bool append_buffer_copy(struct append_buffer *buffer, const struct append_buffer *from);
@@ -39,12 +53,7 @@ bool append_buffer_copy(struct append_buffer *buffer, const struct append_buffer
 void append_buffer_clear(struct append_buffer *buffer);
 void append_buffer_free(struct append_buffer *buffer);
 
-/* Walks the bytes in order: at most `max` pieces from `*position` on, which begins with zeros; 0 at the end. */
-struct append_position {
-    size_t at;
-    uint32_t insert;
-};
-int append_buffer_pieces(const struct append_buffer *buffer, struct append_position *position, struct iovec *pieces,
-                         int max);
+/* At most `max` pieces from the one of number `*next` on, which is moved behind them; 0 at the end. */
+int append_buffer_pieces(const struct append_buffer *buffer, uint32_t *next, struct iovec *pieces, int max);
 
 #endif

@@ -21,9 +21,9 @@ static int fail(struct append_job *job, const char *what, const char *name) {
 }
 
 static int write_buffer(const struct append_writer *writer, uint64_t *size, uint32_t *checksum) {
-    struct append_position position = {0};
+    uint32_t next = 0;
     struct iovec pieces[PIECES];
-    for (int count; (count = append_buffer_pieces(&writer->given, &position, pieces, PIECES)) > 0;) {
+    for (int count; (count = append_buffer_pieces(&writer->given, &next, pieces, PIECES)) > 0;) {
         for (int i = 0; i < count; i++) {
             *checksum = crc32c(*checksum, pieces[i].iov_base, pieces[i].iov_len);
             *size += pieces[i].iov_len;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "persist/append_reader.h"
 #include "persist/snapshot_reader.h"
@@ -24,6 +25,8 @@
 #include "server/replay/weights_registry.h"
 #include "store/store.h"
 
+#define SAY_US 2000000u /* between two lines that say how far it has come */
+#define LOOK_COMMANDS 64u /* between two looks at the clock */
 #define MOST_SAID 10u /* commands that failed are named up to here */
 
 struct load {
@@ -33,6 +36,7 @@ struct load {
     uint32_t capacity;
     enum append_load_what what;
     uint64_t commands, refused;
+    uint64_t said_us; /* when it was last said how far this has come */
     uint64_t base; /* its number; 0: there is none */
     struct text skipped; /* see replay_log_apply */
     struct text *said;
@@ -162,6 +166,16 @@ static int cut_tail(struct load *load, int descriptor, const struct append_reade
     return 0;
 }
 
+/* Whoever waits for a large file sees that it moves. */
+static void say_progress(struct load *load, const struct append_reader *reader) {
+    if (load->commands % LOOK_COMMANDS != 0) return;
+    uint64_t now_us = clock_monotonic_us();
+    if (now_us - load->said_us < SAY_US) return;
+    load->said_us = now_us;
+    log_event(LOG_NOTICE, "loading", LOG_FIELDS({"file", .text = reader->name}), "reading %s: %.0f of %.0f MB",
+              reader->name, (double)reader->at / 1e6, (double)reader->size / 1e6);
+}
+
 static int read_increment(struct load *load, int descriptor, struct append_reader *reader, bool is_last) {
     uint32_t argc;
     const struct append_argument *words;
@@ -169,6 +183,7 @@ static int read_increment(struct load *load, int descriptor, struct append_reade
         switch (append_reader_next(reader, &argc, &words, load->error)) {
         case APPEND_READ_COMMAND:
             if (run(load, reader->name, reader->at, argc, words) < 0) return -1;
+            say_progress(load, reader);
             break;
         case APPEND_READ_END: return 0;
         case APPEND_READ_TORN:
@@ -260,6 +275,7 @@ int append_load(struct server *server, int folder, const char *stem, enum append
     struct load load = {.server = server, .client = client_new_own(server), .what = what, .said = said, .error = error};
     if (!load.client) return error_set(error, ERROR_GENERIC, "no memory to read the append-only file");
     uint64_t began_us = clock_monotonic_us();
+    load.said_us = began_us;
     *loaded = (struct append_loaded){.bytes = 0};
     load.client->reply_mode = CLIENT_REPLY_OFF;
     server->loading = true;

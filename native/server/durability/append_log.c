@@ -50,9 +50,12 @@ static uint64_t come_to(const struct append_log *log) {
     return policy_of(log) == APPEND_SYNC_NO ? log->writer->written : log->writer->synced;
 }
 
+static bool has_much_waiting(const struct append_log *log) {
+    return log->writer->appended - log->writer->written > MOST_WAITING_BYTES;
+}
+
 static bool is_late(const struct append_log *log) {
-    const struct append_writer *writer = log->writer;
-    if (writer->appended - writer->written > MOST_WAITING_BYTES) return true;
+    if (has_much_waiting(log)) return true;
     return policy_of(log) == APPEND_SYNC_EVERYSEC && log->unsynced_us > 0 &&
            log->server->now_us > log->unsynced_us + LATE_US;
 }
@@ -99,6 +102,11 @@ static void close_held(struct append_log *log) {
 struct append_buffer *append_log_buffer(const struct server *server) {
     struct append_log *log = server->durability->append_log;
     return log && append_log_takes(log) && !server->loading ? &log->writer->open : NULL;
+}
+
+bool append_log_is_behind(const struct server *server) {
+    const struct append_log *log = server->durability->append_log;
+    return append_log_takes(log) && !log->failing && has_much_waiting(log);
 }
 
 void append_log_added(struct server *server) {

@@ -79,6 +79,7 @@ void append_log_hand_over(struct append_log *log, bool sync);
 void append_log_break(struct append_log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* See struct upcalls. */
 struct append_buffer *append_log_buffer(const struct server *server);
+bool append_log_is_behind(const struct server *server);
 void append_log_added(struct server *server);
 void append_log_lost(struct server *server);
 void append_log_replied(struct client *client);

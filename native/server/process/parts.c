@@ -42,6 +42,7 @@ const struct upcalls upcalls = {
     .durability_refuses_writes = durability_refuses_writes,
     .durability_holds = durability_holds,
     .append_log_buffer = append_log_buffer,
+    .append_log_is_behind = append_log_is_behind,
     .append_log_added = append_log_added,
     .append_log_lost = append_log_lost,
     .append_log_replied = append_log_replied,

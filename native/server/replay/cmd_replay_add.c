@@ -5,6 +5,7 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/core/slices.h"
+#include "server/core/upcalls.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
 #include "server/replay/replay_columns.h"
@@ -68,13 +69,15 @@ static int begin(struct replay_request *request, struct error *error) {
     return 0;
 }
 
-/* Enters the next part, whose priorities and ids go through the scratch. 1: there are no slots for it now. */
+/* Enters the next part, whose priorities and ids go through the scratch. 1: there are no slots for it now, or the
+ * append-only file is behind. */
 static int enter_part(struct client *client, struct replay_request *request, struct error *error) {
     struct table *table = request->entry->table;
     const struct resp_argument *given = &client->argv[request->priorities];
     uint32_t n = reservation_part(request->reservation);
     double *priorities = replay_registry_scratch(client->server->replay->tables, 2 * n * sizeof *priorities);
     if (!priorities) return error_set(error, ERROR_GENERIC, "out of memory for %" PRIu32 " priorities", n);
+    if (request->entered > 0 && client_may_block(client) && upcalls.append_log_is_behind(client->server)) return 1;
     uint64_t *ids = (uint64_t *)(void *)(priorities + n);
     if (given->length) memcpy(priorities, given->data + request->entered * sizeof *priorities, n * sizeof *priorities);
     int entered = table_commit_part(table, request->reservation, given->length ? priorities : NULL, ids);

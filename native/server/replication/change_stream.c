@@ -97,15 +97,11 @@ void change_stream_drop(struct change_stream *stream) {
 }
 
 bool change_stream_settle(struct change_stream *stream, size_t keep_bytes) {
-    struct append_position position = {0};
-    struct iovec piece;
     bool added = true;
     if (!stream->first) return true;
-    while (added) {
-        uint32_t insert = position.insert;
-        if (append_buffer_pieces(&stream->open, &position, &piece, 1) == 0) break;
-        added = position.insert > insert ? add_blob(stream, stream->open.inserts[insert].blob)
-                                         : add_bytes(stream, piece.iov_base, piece.iov_len);
+    for (uint32_t i = 0; added && i < stream->open.count; i++) {
+        const struct append_piece *piece = &stream->open.pieces[i];
+        added = piece->blob ? add_blob(stream, piece->blob) : add_bytes(stream, piece->data, piece->length);
     }
     append_buffer_clear(&stream->open);
     while (added && stream->first != stream->last &&
