@@ -34,6 +34,7 @@ BENCHMARKS = {
     "scalers": "how many actors a round gets, by scaler: reward, time and cost of whole jobs; figures of the papers",
     "curvature": "what a boosting score costs, with and without its short cuts",
     "replayed": "rounds with up to 1,000 functions at a time, simulated from a real job, and beside real ones",
+    "queue": "the runs that the papers' claims still lack, one after the other, at the lowest priority",
     "stellaris": "asynchronous learners against synchronous ones, on a simulated clock; what each part is worth",
 }
 """Name → what it does."""
@@ -43,6 +44,7 @@ PAPERS = {
     "scalers": "nitro",
     "curvature": "nitro.curvature",
     "replayed": "nitro.replayed",
+    "queue": "queue",
     "stellaris": "stellaris",
 }
 """Those that reproduce papers → their module in `replay_server.bench.papers`, which an installed wheel leaves out."""
