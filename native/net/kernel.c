@@ -132,7 +132,8 @@ static bool begin_session(struct socket_connection *base) {
         if (base->edges) base->descriptor.ready = edge_ready;
         return true;
     }
-    if (transport->tls) connection->session = tls_session_new(transport->tls, base->descriptor.number);
+    if (transport->tls)
+        connection->session = tls_session_new(transport->tls, base->descriptor.number, base->is_outgoing);
     base->descriptor.ready = tls_ready;
     base->base.is_shaking_hands = true;
     return connection->session;
@@ -246,6 +247,25 @@ void transport_kernel_use_tls(struct transport *base, struct tls *tls) {
     struct kernel_transport *transport = (struct kernel_transport *)base;
     tls_free(transport->tls);
     transport->tls = tls;
+}
+
+struct connection *transport_kernel_connect(struct transport *base, const struct sockaddr *address, uint32_t length,
+                                            bool is_tls, void *owner, struct error *error) {
+    struct kernel_transport *transport = (struct kernel_transport *)base;
+    if (is_tls && !transport->tls) {
+        error_set(error, ERROR_GENERIC,
+                  "there are no certificates: set tls-cert-file, tls-key-file and tls-ca-cert-file");
+        return NULL;
+    }
+    int number = call_socket(address->sa_family);
+    if (number < 0 || (connect(number, address, length) < 0 && errno != EINPROGRESS)) {
+        error_set(error, ERROR_GENERIC, "cannot connect: %s", strerror(errno));
+        if (number >= 0) close(number);
+        return NULL;
+    }
+    struct socket_connection *connection = sockets_adopt(&transport->sockets, number, is_tls, owner);
+    if (!connection) error_set(error, ERROR_GENERIC, "no memory for a connection");
+    return connection ? &connection->base : NULL;
 }
 
 void transport_kernel_keepalive(struct transport *base, int64_t seconds) {

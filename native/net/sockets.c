@@ -219,30 +219,45 @@ static void set_tcp_options(const struct sockets *sockets, int number) {
     calls->setsockopt(number, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
 }
 
-static void admit(struct sockets *sockets, const struct socket_listener *listener, int number) {
+static struct socket_connection *begin(struct sockets *sockets, const struct socket_listener *listener, int number,
+                                       bool is_outgoing) {
     const struct socket_calls *calls = sockets->calls;
     struct socket_connection *connection = memory_calloc(1, sockets->connection_bytes);
     if (!connection) {
         calls->close(number);
-        return;
+        return NULL;
     }
     connection->base.transport = &sockets->base;
     connection->descriptor = (struct descriptor){.number = number, .ready = sockets_connection_ready};
     connection->interest = EPOLLIN;
+    connection->is_outgoing = is_outgoing;
     if (!listener->is_unix) set_tcp_options(sockets, number);
     name_ends(connection, listener);
     if (sockets->begin && !sockets->begin(connection)) {
         calls->close(number);
         memory_free(connection);
-        return;
+        return NULL;
     }
     if (!tell_wanted(connection, EPOLL_CTL_ADD)) {
         if (sockets->forget) sockets->forget(connection);
         calls->close(number);
         memory_free(connection);
-        return;
+        return NULL;
     }
     LIST_PUSH(sockets->connections, connection, next, previous);
+    return connection;
+}
+
+struct socket_connection *sockets_adopt(struct sockets *sockets, int number, bool is_tls, void *owner) {
+    const struct socket_listener from = {.is_tls = is_tls};
+    struct socket_connection *connection = begin(sockets, &from, number, true);
+    if (connection) connection->base.owner = owner;
+    return connection;
+}
+
+static void admit(struct sockets *sockets, const struct socket_listener *listener, int number) {
+    struct socket_connection *connection = begin(sockets, listener, number, false);
+    if (!connection) return;
     connection->base.owner = sockets->base.events.opened(sockets->base.events.context, &connection->base);
     if (connection->base.owner) return;
     for (struct socket_connection **link = &sockets->dying; *link; link = &(*link)->next_dying) {

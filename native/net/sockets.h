@@ -63,6 +63,7 @@ struct socket_connection {
     bool edges; /* where only input is waited for, it is told of when it comes, and not again while it lies there */
     bool dying; /* in the list of those that `closed` is due for */
     bool hung_up; /* the event was given */
+    bool is_outgoing; /* begun here */
     struct socket_connection *next, *previous, *next_dying;
 };
 
@@ -93,6 +94,8 @@ struct socket_listener *sockets_add_listener(struct sockets *sockets, int number
 /* Says what failed on which address, after `errno`. Returns -1. */
 int sockets_refuse_address(struct error *error, const char *what, const char *step);
 
+/* Makes a connection of a socket that was begun elsewhere, without `opened`; NULL, and the socket is closed: no memory. */
+struct socket_connection *sockets_adopt(struct sockets *sockets, int number, bool is_tls, void *owner);
 /* From here on the connection only waits for its `closed`, at the end of the poll in progress or of the next. */
 void sockets_begin_dying(struct socket_connection *connection);
 /* What a connection's events lead to. */

@@ -149,7 +149,7 @@ static int configure(struct tls *tls, const struct tls_settings *settings, struc
 struct tls *tls_new(const struct tls_settings *settings, struct error *error) {
     CRYPTO_set_mem_functions(count_alloc, count_realloc, count_free); /* refused the second time, which is as well */
     struct tls *tls = memory_calloc(1, sizeof *tls);
-    if (tls) tls->context = SSL_CTX_new(TLS_server_method());
+    if (tls) tls->context = SSL_CTX_new(TLS_method());
     if (!tls || !tls->context) {
         memory_free(tls);
         error_set(error, ERROR_GENERIC, "no memory for TLS");
@@ -169,12 +169,17 @@ void tls_free(struct tls *tls) {
 
 /* ---- sessions ---------------------------------------------------------------------------------------- */
 
-struct tls_session *tls_session_new(struct tls *tls, int descriptor) {
+struct tls_session *tls_session_new(struct tls *tls, int descriptor, bool connects) {
     struct tls_session *session = memory_calloc(1, sizeof *session);
     if (!session) return NULL;
     session->ssl = SSL_new(tls->context);
     if (session->ssl && SSL_set_fd(session->ssl, descriptor) == 1) {
-        SSL_set_accept_state(session->ssl);
+        if (connects) {
+            SSL_set_verify(session->ssl, SSL_VERIFY_PEER, NULL);
+            SSL_set_connect_state(session->ssl);
+        } else {
+            SSL_set_accept_state(session->ssl);
+        }
         return session;
     }
     ERR_clear_error();
@@ -306,9 +311,10 @@ void tls_free(struct tls *tls) {
     (void)tls;
 }
 
-struct tls_session *tls_session_new(struct tls *tls, int descriptor) {
+struct tls_session *tls_session_new(struct tls *tls, int descriptor, bool connects) {
     (void)tls;
     (void)descriptor;
+    (void)connects;
     return NULL;
 }
 

@@ -14,8 +14,8 @@
 
 struct tls_session; /* one connection's */
 
-/* On a socket that was accepted and does not block. NULL: no memory. */
-struct tls_session *tls_session_new(struct tls *tls, int descriptor);
+/* On a socket that does not block, and was accepted, or `connects` to another. NULL: no memory. */
+struct tls_session *tls_session_new(struct tls *tls, int descriptor, bool connects);
 /* Says good-bye if that can be done at once. */
 void tls_session_free(struct tls_session *session);
 

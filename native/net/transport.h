@@ -20,6 +20,7 @@
 #include "base/error.h"
 #include "base/text.h"
 
+struct sockaddr;
 struct transport;
 
 /* The part of a connection that every transport has; a transport's own struct begins with it. */
@@ -133,6 +134,11 @@ void tls_free(struct tls *tls); /* sessions may go on; NULL is allowed */
 /* With these certificates, which become its own, for listeners that are TLS; also while it runs, for connections that come
  * from then on. */
 void transport_kernel_use_tls(struct transport *transport, struct tls *tls);
+/* Begins a connection to another server, whose events come as those of any: what is written before it stands is sent then, and
+ * one that cannot be made is closed. `is_tls`: with the certificates of transport_kernel_use_tls, which the other must
+ * match. NULL with `error` set: it cannot even be begun. */
+struct connection *transport_kernel_connect(struct transport *transport, const struct sockaddr *address,
+                                            uint32_t length, bool is_tls, void *owner, struct error *error);
 /* Connections that come from now on are probed after so many seconds without a word; 0: never. */
 void transport_kernel_keepalive(struct transport *transport, int64_t seconds);
 

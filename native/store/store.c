@@ -162,7 +162,7 @@ struct dict_entry *store_find(struct store *store, unsigned database, const uint
     struct dict_entry *entry = dict_find(&store->databases[database].keys, dict_hash(key, length), key, length);
     if (!entry || store_value(entry)->expiry == 0 || !store_has_expired(store, database, entry, now_ms(store)))
         return entry;
-    expire_now(store, database, entry);
+    if (!store->follows) expire_now(store, database, entry);
     return NULL;
 }
 
@@ -316,12 +316,13 @@ bool store_is_idle(struct store *store) {
 uint64_t store_step(struct store *store, uint64_t deadline_us) {
     uint64_t now_us = clock_monotonic_us(), next_us = CLOCK_NEVER;
     int64_t at_ms = clock_unix_ms();
+    bool leaves_expired = store->leaves_expired || store->follows;
     for (unsigned d = 0; d < STORE_DATABASES; d++) {
         struct store_database *db = &store->databases[d];
-        if (!store->leaves_expired && store->frozen_ms == 0 && !expire_due(store, d, at_ms, deadline_us)) return now_us;
+        if (!leaves_expired && store->frozen_ms == 0 && !expire_due(store, d, at_ms, deadline_us)) return now_us;
         while (dict_rehash(&db->keys, REHASH_SLICE))
             if (clock_monotonic_us() >= deadline_us) return now_us;
-        if (!store->leaves_expired && db->expiry.count > 0) {
+        if (!leaves_expired && db->expiry.count > 0) {
             /* A key has run out only when its millisecond is over; a time far off must not overflow. */
             uint64_t wait_ms = (uint64_t)(db->expiry.items[0].at_ms - at_ms) + 1;
             uint64_t due_us = wait_ms < UINT32_MAX ? now_us + wait_ms * 1000 : now_us + UINT32_MAX * 1000ull;

@@ -104,6 +104,24 @@ void *client_opened(void *context, struct connection *connection) {
     return client;
 }
 
+struct client *client_new_outgoing(struct server *server) {
+    struct client *client = client_new_own(server);
+    if (!client) return NULL;
+    client->id = ++server->clients.last_id;
+    client->deny_blocking = false;
+    client->reading = true;
+    client->reply_mode = CLIENT_REPLY_OFF;
+    resp_parser_init(&client->parser, &server->limits.known, client_land, client);
+    link_client(&server->clients, client);
+    return client;
+}
+
+void client_free_outgoing(struct client *client) {
+    resp_parser_free(&client->parser);
+    unlink_client(client->server, client);
+    client_free_own(client);
+}
+
 struct client *client_new_own(struct server *server) {
     struct client *client = memory_calloc(1, sizeof *client);
     if (!client) return NULL;
@@ -228,6 +246,13 @@ static void fail_protocol(struct client *client) {
     client_close_after_reply(client);
 }
 
+/* Another's script or transaction is in its midst. What the primary sends must not be refused for it either. */
+static bool must_wait(const struct client *client) {
+    const struct server *server = client->server;
+    if (client->is_resting || exclusive_makes_wait(server)) return true;
+    return client->is_primary && server->exclusive.on && !exclusive_is_run_for(client);
+}
+
 /* Feeds the parser and runs what comes out. Returns the bytes consumed: fewer than given when the client may run
  * nothing more for now: blocked, backlogged, its turn over, or going away. */
 static size_t feed(struct client *client, const uint8_t *data, size_t length) {
@@ -235,8 +260,13 @@ static size_t feed(struct client *client, const uint8_t *data, size_t length) {
     uint64_t until_us = client->server->now_us + LIMIT_TURN_COMMANDS_US;
     size_t at = 0;
     while (at < length && !client->blocked && !client->close_after_reply && !client->closing) {
-        if (is_backlogged(client) || client->server->now_us >= until_us || exclusive_makes_wait(client->server)) break;
+        if (is_backlogged(client) || client->server->now_us >= until_us || must_wait(client)) break;
         size_t consumed;
+        if (client->take_input) {
+            at += client->take_input(client, data + at, length - at);
+            if (client->take_input && at < length) break;
+            continue;
+        }
         enum resp_status status = resp_parser_feed(&client->parser, data + at, length - at, &consumed);
         at += consumed;
         client->request_bytes += consumed;
@@ -351,7 +381,7 @@ void client_readable(void *context, void *owner) {
 
 void client_run_pending(struct client *client) {
     if (client->closing || client->blocked || client->held || client->pending_length == 0 || is_backlogged(client) ||
-        exclusive_makes_wait(client->server))
+        must_wait(client))
         return; /* whoever ends that state makes the client ready again */
     size_t consumed = feed(client, client->pending + client->pending_at, client->pending_length);
     if (client->closing) return;
@@ -445,6 +475,12 @@ void client_let_go(struct client *client) {
     leave_held(client);
     client_write(client);
     if (client->closing) return;
+    if (client->pending_length > 0 && !client->blocked) client_make_ready(client);
+    client_update_reading(client);
+}
+
+void client_go_on(struct client *client) {
+    client->is_resting = false;
     if (client->pending_length > 0 && !client->blocked) client_make_ready(client);
     client_update_reading(client);
 }

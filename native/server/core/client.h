@@ -45,6 +45,10 @@ struct client {
     struct tracker *tracker; /* of the keys that it keeps copies of (server/redis/tracking/tracking.h); NULL: none */
     bool is_tracking_target; /* others have their messages of tracking sent to it */
     struct replica *replica; /* what it is as a replica (server/replication/replicas.h); NULL: none */
+    bool is_primary; /* the server that this one follows: what it sends is run whatever else is refused */
+    bool is_resting; /* what it sends is kept until client_go_on */
+    /* Takes bytes that are no requests; NULL: they are. Returns how many; fewer where it rests or takes no more. */
+    size_t (*take_input)(struct client *client, const uint8_t *bytes, size_t length);
     uint64_t wrote_until; /* how far the changes had come after its last command */
 
     /* the rest belongs to the server's core */
@@ -131,6 +135,11 @@ bool command_admit(struct client *client, struct command_entry *entry);
  * is exhausted. */
 struct client *client_new_own(struct server *server);
 void client_free_own(struct client *client);
+/* A client that this server connects to another one, as the server itself. NULL: memory is exhausted. */
+struct client *client_new_outgoing(struct server *server);
+/* Drops one that could not be connected. */
+void client_free_outgoing(struct client *client);
+void client_go_on(struct client *client); /* it rests no longer */
 /* Runs the request that waited for the end of a pause, and what the client sent behind it. */
 void client_resume_request(struct client *client);
 /* The state of the command that has replied is dropped. */

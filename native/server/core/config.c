@@ -91,6 +91,8 @@ static const struct setting settings[] = {
     NUMBER("maxmemory-eviction-tenacity", SETTING_NUMBER, true, maxmemory_eviction_tenacity, 0, 100),
     CHOICE("maxmemory-policy", true, maxmemory_policy, eviction_policy_names),
     NUMBER("maxmemory-samples", SETTING_NUMBER, true, maxmemory_samples, 1, INT32_MAX),
+    TEXT("masterauth", true, replication.primary_password),
+    TEXT("masteruser", true, replication.primary_user),
     TEXT("metrics-host", false, metrics_host),
     NUMBER("metrics-port", SETTING_NUMBER, false, metrics_port, -1, 65535),
     NUMBER("notify-keyspace-events", SETTING_EVENTS, true, notify_keyspace_events, 0, 0),
@@ -99,6 +101,8 @@ static const struct setting settings[] = {
     FLAG("protected-mode", true, protected_mode),
     FLAG("rdbcompression", true, rdbcompression),
     TEXT("rename-command", false, rename_commands),
+    TEXT("replica-announce-ip", true, replication.announce_host),
+    TEXT("replicaof", false, replication.follows),
     TEXT("requirepass", true, requirepass),
     TEXT("save", true, save),
     NUMBER("script-memory-limit", SETTING_BYTES, true, script_memory_limit_bytes, 1 << 20, INT64_MAX / 2),
@@ -260,7 +264,7 @@ int config_find(const char *name) {
 }
 
 bool config_is_secret(const void *name, size_t length) {
-    static const char *const secrets[] = {"requirepass", "tls-key-file-pass"};
+    static const char *const secrets[] = {"masterauth", "requirepass", "tls-key-file-pass"};
     for (size_t i = 0; i < sizeof secrets / sizeof secrets[0]; i++)
         if (length == strlen(secrets[i]) && strncasecmp(name, secrets[i], length) == 0) return true;
     return false;

@@ -48,14 +48,8 @@
     ROW("repl-diskless-sync", FLAG, repl_diskless_sync, 1, 0, 1)                                      \
     ROW("repl-diskless-sync-delay", NUMBER, repl_diskless_sync_delay, 5, 0, INT32_MAX)                \
     ROW("repl-diskless-sync-max-replicas", NUMBER, repl_diskless_sync_max_replicas, 0, 0, INT32_MAX)  \
-    ROW("replica-announce-port", NUMBER, replica_announce_port, 0, 0, 65535)                          \
-    ROW("replica-announced", FLAG, replica_announced, 1, 0, 1)                                        \
     ROW("replica-ignore-disk-write-errors", FLAG, replica_ignore_disk_write_errors, 0, 0, 1)          \
-    ROW("replica-ignore-maxmemory", FLAG, replica_ignore_maxmemory, 1, 0, 1)                          \
     ROW("replica-lazy-flush", FLAG, replica_lazy_flush, 0, 0, 1)                                      \
-    ROW("replica-priority", NUMBER, replica_priority, 100, 0, INT32_MAX)                              \
-    ROW("replica-read-only", FLAG, replica_read_only, 1, 0, 1)                                        \
-    ROW("replica-serve-stale-data", FLAG, replica_serve_stale_data, 1, 0, 1)                          \
     ROW("set-max-intset-entries", NUMBER, set_max_intset_entries, 512, 0, INT64_MAX)                  \
     ROW("shutdown-timeout", NUMBER, shutdown_timeout, 10, 0, INT32_MAX)                               \
     ROW("zset-max-listpack-entries", NUMBER, zset_max_listpack_entries, 128, 0, INT64_MAX)            \
@@ -68,12 +62,7 @@
     ROW("hash-max-ziplist-entries", NUMBER, hash_max_listpack_entries, 512, 0, INT64_MAX)           \
     ROW("hash-max-ziplist-value", BYTES, hash_max_listpack_value, 64, 0, INT64_MAX)                 \
     ROW("list-max-ziplist-size", NUMBER, list_max_listpack_size, -2, INT32_MIN, INT32_MAX)          \
-    ROW("slave-announce-port", NUMBER, replica_announce_port, 0, 0, 65535)                          \
-    ROW("slave-ignore-maxmemory", FLAG, replica_ignore_maxmemory, 1, 0, 1)                          \
     ROW("slave-lazy-flush", FLAG, replica_lazy_flush, 0, 0, 1)                                      \
-    ROW("slave-priority", NUMBER, replica_priority, 100, 0, INT32_MAX)                              \
-    ROW("slave-read-only", FLAG, replica_read_only, 1, 0, 1)                                        \
-    ROW("slave-serve-stale-data", FLAG, replica_serve_stale_data, 1, 0, 1)                          \
     ROW("zset-max-ziplist-entries", NUMBER, zset_max_listpack_entries, 128, 0, INT64_MAX)           \
     ROW("zset-max-ziplist-value", BYTES, zset_max_listpack_value, 64, 0, INT64_MAX)
 

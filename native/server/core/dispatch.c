@@ -17,6 +17,8 @@
 #define MULTI_REFUSAL "ERR Command not allowed inside a transaction"
 #define LOST_REFUSAL "NOPERM the request was not kept, since this user had no permission when it began: send it again"
 #define REPLICAS_REFUSAL "NOREPLICAS Not enough good replicas to write."
+#define READONLY_REFUSAL "READONLY You can't write against a read only replica."
+#define STALE_REFUSAL "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
 #define OOM_REFUSAL "OOM command not allowed when used memory > 'maxmemory'."
 
 /* Who has not logged in, or not shown what the abstract socket asks for, gets few commands. NULL: it may have this one. */
@@ -130,6 +132,16 @@ static const char *refuse_writes(const struct server *server, bool of_tables, ch
     return unkept ? unkept : !of_tables && lacks_replicas(server) ? REPLICAS_REFUSAL : NULL;
 }
 
+/* A replica shows what its primary has, as far as it knows of it. NULL: it may run the request. */
+static const char *refuse_as_replica(const struct client *client) {
+    const struct server *server = client->server;
+    const struct command *command = client->command;
+    if (server->config.replication.is_read_only && (upcalls.transaction_flags(client, command) & COMMAND_WRITE))
+        return READONLY_REFUSAL;
+    bool is_stale = !server->config.replication.serves_stale_data && !upcalls.replication_is_up(server);
+    return is_stale && !(command->flags & COMMAND_STALE) ? STALE_REFUSAL : NULL;
+}
+
 bool command_admit(struct client *client, struct command_entry *entry) {
     struct server *server = client->server;
     const struct command *command = entry->command;
@@ -156,6 +168,8 @@ bool command_admit(struct client *client, struct command_entry *entry) {
     const char *unwritten = client->goes_on_unwritten ? NULL : refuse_writes(server, of_tables, text, sizeof text);
     if (unwritten && (upcalls.transaction_flags(client, command) & COMMAND_WRITE))
         return refuse(client, "%s", unwritten);
+    const char *unfit = server->is_replica && !client->is_primary ? refuse_as_replica(client) : NULL;
+    if (unfit) return refuse(client, "%s", unfit);
     if (exclusive_is_busy(server) && !(command_request_flags(client, command) & COMMAND_ALLOW_BUSY))
         return refuse(client, EXCLUSIVE_BUSY_REFUSAL, server->exclusive.ended_by);
     if (client->resp == 2 && !(command->flags & COMMAND_SUBSCRIBER) && upcalls.pubsub_is_subscriber(client)) {
@@ -193,6 +207,7 @@ void command_call(struct client *client, struct command_entry *entry) {
     struct server *server = client->server;
     if (server->acting.tracking_is_due && !server->acting.client) upcalls.tracking_tell_readers(server);
     uint64_t began_ns = server->now_ns, changes = server->store->changes;
+    if (server->is_replica) server->store->keeps_expired = client->is_primary; /* it tells when they go */
     client->error_replied = false;
     const struct client *acting = server->acting.client;
     if (!acting) server->acting.client = client;
@@ -267,6 +282,7 @@ void client_command_done(struct client *client) {
 void client_request_done(struct client *client) {
     /* A transaction goes on when its client is lost: what runs in it needs its arguments and its state. */
     if (client->closing && exclusive_goes_on_without(client)) return;
+    if (client->is_primary && !client->closing) upcalls.replication_applied(client);
     client_command_done(client);
     client->refusal = NULL;
     client->argc = 0;

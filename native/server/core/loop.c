@@ -162,8 +162,8 @@ static bool has_stalled(const struct client *client, uint64_t now_us) {
 
 static bool is_idle(const struct client *client, uint64_t now_us) {
     uint64_t limit_us = (uint64_t)client->server->config.timeout_s * 1000000u;
-    return limit_us > 0 && !client->blocked && !upcalls.pubsub_is_subscriber(client) && !client->writing &&
-           now_us > client->active_us + limit_us && now_us > client->input_us + limit_us;
+    return limit_us > 0 && !client->blocked && !client->is_primary && !upcalls.pubsub_is_subscriber(client) &&
+           !client->writing && now_us > client->active_us + limit_us && now_us > client->input_us + limit_us;
 }
 
 static void say_closed(const struct client *client, const char *why) {

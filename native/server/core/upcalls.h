@@ -99,6 +99,9 @@ struct upcalls {
     struct append_buffer *(*replication_buffer)(const struct server *server);
     void (*replication_added)(struct server *server);
     void (*replication_lost)(struct server *server); /* memory is exhausted: one could not be */
+    /* The primary's request is done with. */
+    void (*replication_applied)(struct client *client);
+    bool (*replication_is_up)(const struct server *server); /* a replica hears from its primary */
     void (*replication_replied)(struct client *client); /* a command has replied, while changes are taken down */
 
     /* ---- who is told (admin) ---- */

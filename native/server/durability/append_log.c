@@ -125,6 +125,19 @@ static void say_failure(const struct append_log *log, const char *what) {
     log_event(LOG_WARNING, "append_only_failed", NULL, "the append-only file: %s; %s", log->error.message, what);
 }
 
+/* What the file may lack from here on is for the next base to hold: no reply waits for it any more. */
+static void drop_changes(struct append_log *log) {
+    struct append_writer *writer = log->writer;
+    log->broken = true;
+    log->renewing = false;
+    append_rewrite_give_up(log);
+    append_buffer_clear(&writer->open);
+    writer->appended = writer->written = writer->synced = writer->handed;
+    log->failing = false; /* nothing is tried again for its sake */
+    if (!writer->busy) append_writer_drop(writer);
+    log->unsynced_us = log->waiting_us = 0;
+}
+
 void append_log_break(struct append_log *log, const char *format, ...) {
     if (log->broken && !log->renewing) return;
     va_list arguments;
@@ -132,16 +145,7 @@ void append_log_break(struct append_log *log, const char *format, ...) {
     log->error.code = ERROR_GENERIC;
     vsnprintf(log->error.message, sizeof log->error.message, format, arguments);
     va_end(arguments);
-    log->broken = true;
-    log->renewing = false;
-    append_rewrite_give_up(log);
-    struct append_writer *writer = log->writer;
-    append_buffer_clear(&writer->open);
-    /* What this file may lack is for the next base to hold: no reply waits for it any more. */
-    writer->appended = writer->written = writer->synced = writer->handed;
-    log->failing = false; /* nothing is tried again for its sake */
-    if (!writer->busy) append_writer_drop(writer);
-    log->unsynced_us = log->waiting_us = 0;
+    drop_changes(log);
     say_failure(log, log->beginning ? "it is tried again" : "writes are refused until it is rewritten");
     close_held(log);
     append_rewrite_want(log);
@@ -290,6 +294,13 @@ static void begin_with_base(struct append_log *log) {
     log->broken = log->beginning = true;
     error_set(&log->error, ERROR_GENERIC, "its base is not on the disk yet");
     append_rewrite_want(log);
+}
+
+void append_log_replaced(struct append_log *log) {
+    if (!log->writer) return;
+    while (log->server->held.head) client_let_go(log->server->held.head);
+    drop_changes(log);
+    begin_with_base(log);
 }
 
 int append_log_start(struct append_log *log, struct text *said, struct error *error) {

@@ -57,6 +57,8 @@ int append_log_start(struct append_log *log, struct text *said, struct error *er
 /* Wakes the loop through this transport, the kernel's, when the disk has caught up. */
 int append_log_watch(struct append_log *log, struct transport *transport, struct error *error);
 
+/* All keys were exchanged for others: these become a new base. Until that is on the disk, the files hold the former ones. */
+void append_log_replaced(struct append_log *log);
 /* At run time: what CONFIG SET appendonly does. Begins with a rewrite; ends with all on the disk. */
 int append_log_configure(struct append_log *log, bool on, struct error *error);
 

@@ -15,6 +15,7 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/durability/append_load.h"
+#include "server/durability/append_log.h"
 #include "server/durability/durability_part.h"
 #include "server/redis/acl/acl.h"
 #include "server/redis/script/functions.h"
@@ -115,6 +116,15 @@ int restore_adopt_store(struct server *server, struct store_content *content, st
     store_adopt(server->store, content->store);
     server->durability->snapshots->loaded_keys = content->keys;
     return 0;
+}
+
+void restore_replace_keys(struct server *server, struct store_content *content) {
+    struct snapshots *snapshots = server->durability->snapshots;
+    for (unsigned d = 0; d < STORE_DATABASES; d++) store_flush(server->store, d);
+    store_adopt(server->store, content->store);
+    server->store->changes += content->keys;
+    snapshots->loaded_keys = content->keys;
+    append_log_replaced(server->durability->append_log);
 }
 
 static void say_left_out(uint64_t keys, const char *why, struct text *said) {

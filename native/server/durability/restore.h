@@ -16,8 +16,10 @@ void restore_give_up(struct snapshots *snapshots);
 int restore_again(struct snapshots *snapshots, const char *path, struct error *error);
 
 struct server;
-/* Puts keys, weights, gradients and libraries of a snapshot into the server's store, which is empty. */
 struct store_content;
+/* The keys that were read take the place of those there are; weights, gradients and tables stay. No snapshot may run. */
+void restore_replace_keys(struct server *server, struct store_content *content);
+/* Puts keys, weights, gradients and libraries of a snapshot into the server's store, which is empty. */
 int restore_adopt_store(struct server *server, struct store_content *content, struct error *error);
 /* The libraries alone; those of the same names that are there go. */
 int restore_adopt_libraries(struct server *server, const struct store_content *content, struct error *error);

@@ -118,6 +118,7 @@ static int open_listeners(struct server *server, struct transport *kernel, struc
         config->port = tcp.port;
     }
     if (config->tls_port >= 0 && open_tls(config, kernel, error) < 0) return -1;
+    if (config->tls_port < 0 && config->replication.uses_tls && certificates_use(config, kernel, error) < 0) return -1;
     if (config->admin_port >= 0) {
         struct listen_address admin = {.host = "127.0.0.1", .port = (uint16_t)config->admin_port, .is_admin = true};
         if (kernel->operations->listen(kernel, &admin, error) < 0) return -1;

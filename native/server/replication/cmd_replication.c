@@ -13,6 +13,13 @@
 
 /* ---- replicas -------------------------------------------------------------------------------------------------------- */
 
+/* What it has is not known to be current, nor its offset. True: the error is replied. */
+static bool lacks_primary(struct client *client) {
+    if (!client->server->is_replica || link_is_up(client->server)) return false;
+    reply_error(client, "NOMASTERLINK Can't SYNC while not connected with my master");
+    return true;
+}
+
 /* A replica that came before psync is sent a file at once, and answers nothing. */
 static void sync_command(struct client *client) {
     struct replica *replica = replica_of(client);
@@ -21,7 +28,7 @@ static void sync_command(struct client *client) {
         reply_error(client, "ERR out of memory");
         return;
     }
-    replica_synchronise(replica);
+    if (!lacks_primary(client)) replica_synchronise(replica);
 }
 
 /* Whether the history is that of the id, up to the offset, which is that of the first byte wanted. */
@@ -55,6 +62,7 @@ static void psync_command(struct client *client) {
         reply_error(client, "ERR out of memory");
         return;
     }
+    if (lacks_primary(client)) return;
     replica->acknowledges = true;
     if (!continues(client, replica, offset)) replica_synchronise(replica);
 }
@@ -108,7 +116,10 @@ static void replconf_command(struct client *client) {
             acknowledge(client, &client->argv[i + 1]);
             return; /* to which nothing is replied */
         }
-        if (argument_is(&client->argv[i], "getack")) return;
+        if (argument_is(&client->argv[i], "getack")) {
+            if (client->is_primary) link_acknowledge(client->server);
+            return;
+        }
         struct replica *replica = replica_of(client);
         if (!replica) reply_error(client, "ERR out of memory");
         if (!replica || !take_note(client, replica, i)) return;
@@ -118,8 +129,24 @@ static void replconf_command(struct client *client) {
 
 /* ---- clients --------------------------------------------------------------------------------------------------------- */
 
+static void reply_role_of_replica(struct client *client) {
+    static const char *const states[] = {"none", "connect", "connecting", "handshake", "sync", "sync", "connected"};
+    const struct replication_part *part = client->server->replication;
+    const struct primary_link *link = &part->link;
+    reply_array(client, 5);
+    reply_bulk_string(client, "slave");
+    reply_bulk_string(client, link->host);
+    reply_integer(client, link->port);
+    reply_bulk_string(client, states[link->state]);
+    reply_integer(client, link->state == LINK_UP ? (int64_t)change_stream_end(&part->stream) : -1);
+}
+
 static void role_command(struct client *client) {
     const struct replication_part *part = client->server->replication;
+    if (client->server->is_replica) {
+        reply_role_of_replica(client);
+        return;
+    }
     reply_array(client, 3);
     reply_bulk_string(client, "master");
     reply_integer(client, (int64_t)change_stream_end(&part->stream));
@@ -156,6 +183,13 @@ static bool enough(struct client *client) {
 static void wait_command(struct client *client) {
     struct server *server = client->server;
     int64_t replicas, timeout_ms;
+    if (server->is_replica) {
+        reply_error(client,
+                    "ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 if a "
+                    "replica is configured to be writable (which is not the default) writes to replicas are "
+                    "just local and are not propagated.");
+        return;
+    }
     if (!integer_argument(client, 1, &replicas)) return;
     if (!argument_int64(&client->argv[2], &timeout_ms)) {
         reply_error(client, "ERR timeout is not an integer or out of range");
@@ -171,12 +205,38 @@ static void wait_command(struct client *client) {
     }
 }
 
-/* REPLICAOF NO ONE is what it is already; to follow another server is refused. */
+/* REPLICAOF host port · REPLICAOF NO ONE */
 static void replicaof_command(struct client *client) {
-    if (argument_is(&client->argv[1], "no") && argument_is(&client->argv[2], "one"))
+    struct server *server = client->server;
+    const struct resp_argument *host = &client->argv[1];
+    int64_t port;
+    char name[256];
+    if (argument_is(host, "no") && argument_is(&client->argv[2], "one")) {
+        link_end(server);
         reply_status(client, "OK");
-    else
-        reply_error(client, "ERR this server does not follow others: it has no replication");
+        return;
+    }
+    if (client->replica && client->replica->state != REPLICA_TALKS) {
+        reply_error(client, "ERR Command is not valid when client is a replica.");
+        return;
+    }
+    if (!argument_int64(&client->argv[2], &port) || port < 0 || port > 65535) {
+        reply_error(client, "ERR Invalid master port");
+        return;
+    }
+    if (host->length == 0 || host->length >= sizeof name || memchr(host->data, '\0', host->length) ||
+        memchr(host->data, ' ', host->length)) {
+        reply_error(client, "ERR Invalid master host");
+        return;
+    }
+    snprintf(name, sizeof name, "%.*s", (int)host->length, (const char *)host->data);
+    const struct primary_link *link = &server->replication->link;
+    if (server->is_replica && strcasecmp(link->host, name) == 0 && link->port == port) {
+        reply_status(client, "OK Already connected to specified master");
+        return;
+    }
+    link_follow(server, name, port);
+    reply_status(client, "OK");
 }
 
 #define FOLLOW (COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_STALE | COMMAND_NO_ASYNC_LOADING)
@@ -188,7 +248,8 @@ const struct command commands_replication[] = {
     {"replconf", replconf_command, -1,
      COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_LOADING | COMMAND_STALE | COMMAND_ALLOW_BUSY, &group_server,
      "Takes what a replica says of itself.", "3.0.0"},
-    {"replicaof", replicaof_command, 3, FOLLOW, &group_server, "Accepts NO ONE: the server follows no other.", "5.0.0"},
+    {"replicaof", replicaof_command, 3, FOLLOW, &group_server, "Makes the server a replica of another, or of no one.",
+     "5.0.0"},
     {"role", role_command, 1, COMMAND_NOSCRIPT | COMMAND_LOADING | COMMAND_STALE | COMMAND_FAST, &group_server,
      "Returns the part in replication.", "2.8.12", .categories = ACL_ADMIN | ACL_FAST | ACL_DANGEROUS},
     {"slaveof", replicaof_command, 3, FOLLOW, &group_server, "REPLICAOF by its former name.", "1.0.0"},

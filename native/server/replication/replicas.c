@@ -193,7 +193,7 @@ static void ask(struct server *server) {
 
 void replicas_send(struct server *server) {
     struct replication_part *part = server->replication;
-    if (part->asks && server->changes.depth == 0) {
+    if (part->asks && server->changes.depth == 0 && !server->is_replica) {
         part->asks = false;
         ask(server);
     }
@@ -231,7 +231,8 @@ static void look_at(struct replica *replica) {
 
 static void ping(struct server *server) {
     struct replication_part *part = server->replication;
-    if (part->replica_count == 0 || server->now_us < part->ping_us || server->changes.depth > 0) return;
+    if (server->is_replica || part->replica_count == 0 || server->now_us < part->ping_us || server->changes.depth > 0)
+        return;
     const struct resp_argument word = {.data = (uint8_t *)(uintptr_t)"PING", .length = 4};
     part->ping_us = server->now_us + (uint64_t)server->config.replication.ping_period_s * 1000000u;
     propagate_to_replicas(server, 1, &word);

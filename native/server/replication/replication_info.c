@@ -1,6 +1,7 @@
 /* replication_info: the lines of INFO replication, which Sentinel reads. */
 #include <inttypes.h>
 
+#include "server/replication/received_file.h"
 #include "server/replication/replicas.h"
 #include "server/replication/replication_part.h"
 
@@ -17,13 +18,36 @@ static void replicas_lines(const struct server *server, struct text *out) {
     }
 }
 
+static void primary_lines(const struct server *server, struct text *out) {
+    const struct replication_settings *settings = &server->config.replication;
+    const struct replication_part *part = server->replication;
+    const struct primary_link *link = &part->link;
+    bool is_up = link->state == LINK_UP, is_synchronising = link->state == LINK_RECEIVES || link->state == LINK_LOADS;
+    int64_t heard_s = link->client ? (int64_t)((server->now_us - link->client->input_us) / 1000000u) : -1;
+    uint64_t offset = change_stream_end(&part->stream);
+    text_append(out, "master_host:%s\r\nmaster_port:%" PRId64 "\r\nmaster_link_status:%s\r\n", link->host, link->port,
+                is_up ? "up" : "down");
+    text_append(out, "master_last_io_seconds_ago:%" PRId64 "\r\nmaster_sync_in_progress:%d\r\n", heard_s,
+                is_synchronising);
+    text_append(out, "slave_read_repl_offset:%" PRIu64 "\r\nslave_repl_offset:%" PRIu64 "\r\n", offset, offset);
+    if (is_synchronising)
+        text_append(out, "master_sync_read_bytes:%" PRIu64 "\r\n", link->file ? received_file_bytes(link->file) : 0);
+    if (!is_up)
+        text_append(out, "master_link_down_since_seconds:%" PRId64 "\r\n",
+                    (int64_t)((server->now_us - link->down_us) / 1000000u));
+    text_append(out, "slave_priority:%" PRId64 "\r\nslave_read_only:%" PRId64 "\r\nreplica_announced:%" PRId64 "\r\n",
+                settings->priority, settings->is_read_only, settings->announced);
+}
+
 void replication_info(const struct client *client, struct text *out) {
     const struct server *server = client->server;
     const struct replication_settings *settings = &server->config.replication;
     const struct replication_part *part = server->replication;
     const struct change_stream *stream = &part->stream;
     bool is_kept = change_stream_is_kept(stream);
-    text_append(out, "# Replication\r\nrole:master\r\nconnected_slaves:%" PRIu32 "\r\n", part->replica_count);
+    text_append(out, "# Replication\r\nrole:%s\r\n", server->is_replica ? "slave" : "master");
+    if (server->is_replica) primary_lines(server, out);
+    text_append(out, "connected_slaves:%" PRIu32 "\r\n", part->replica_count);
     if (settings->min_replicas_to_write > 0 && settings->min_replicas_max_lag_s > 0)
         text_append(out, "min_slaves_good_slaves:%" PRIu32 "\r\n", server->good_replicas);
     replicas_lines(server, out);

@@ -2,6 +2,7 @@
 #include "server/replication/replication_part.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -17,7 +18,7 @@ void replication_new_id(char id[REPLICATION_ID_LENGTH + 1]) {
     id[REPLICATION_ID_LENGTH] = '\0';
 }
 
-static void forget_former(struct replication_part *part) {
+void replication_forget_former(struct replication_part *part) {
     memset(part->former_id, '0', REPLICATION_ID_LENGTH);
     part->former_until = -1;
 }
@@ -27,10 +28,20 @@ bool replication_keep(struct server *server) {
     if (change_stream_is_kept(&part->stream)) return true;
     /* Of what was changed meanwhile nobody knows: whoever was a replica before must not go on. */
     replication_new_id(part->id);
-    forget_former(part);
+    replication_forget_former(part);
     server->changes.told[CHANGES_FOR_REPLICAS] = (struct changes_told){.database = -1};
     part->ping_us = server->now_us + (uint64_t)server->config.replication.ping_period_s * SECOND_US;
     return change_stream_begin(&part->stream, change_stream_end(&part->stream));
+}
+
+void replication_begin_own_history(struct server *server) {
+    struct replication_part *part = server->replication;
+    replicas_close(part); /* they come back, and learn of it */
+    memcpy(part->former_id, part->id, sizeof part->id);
+    part->former_until = (int64_t)change_stream_end(&part->stream) + 1;
+    replication_new_id(part->id);
+    part->alone_us = server->now_us;
+    server->changes.told[CHANGES_FOR_REPLICAS] = (struct changes_told){.database = -1};
 }
 
 uint64_t replication_kept_bytes(const struct server *server) {
@@ -63,17 +74,26 @@ void replication_replied(struct client *client) {
 
 /* ---- the part -------------------------------------------------------------------------------------------------------- */
 
+static void follow_as_configured(struct server *server) {
+    char host[256];
+    int port;
+    if (sscanf(server->config.replication.follows, "%255s %d", host, &port) == 2) link_follow(server, host, port);
+}
+
 static bool create(struct server *server) {
     struct replication_part *part = server->replication = memory_calloc(1, sizeof *part);
     if (!part) return false;
     part->acknowledged.each = true;
+    part->link.server = server;
     replication_new_id(part->id);
-    forget_former(part);
+    replication_forget_former(part);
+    follow_as_configured(server);
     return true;
 }
 
 static void free_part(struct server *server) {
     if (!server->replication) return;
+    link_free(server);
     change_stream_drop(&server->replication->stream);
     memory_free(server->replication);
     server->replication = NULL;
@@ -89,10 +109,11 @@ static void give_up_backlog(struct server *server) {
 
 static uint64_t each_second(struct server *server) {
     struct replication_part *part = server->replication;
-    if (!change_stream_is_kept(&part->stream)) return CLOCK_NEVER;
+    if (!change_stream_is_kept(&part->stream) && !server->is_replica) return CLOCK_NEVER;
     if (server->now_us < part->second_us) return part->second_us;
     part->second_us = server->now_us + SECOND_US;
     replicas_each_second(server);
+    if (server->is_replica) link_each_second(server);
     give_up_backlog(server);
     return part->second_us;
 }
@@ -103,11 +124,12 @@ static uint64_t before_write(struct server *server) {
 }
 
 static void client_left(struct client *client) {
+    if (client->is_primary) link_lost(client);
     replica_leave(client);
 }
 
 static const struct info_section info[] = {{"replication", 70, replication_info}, {0}};
-static const struct long_task tasks[] = {{each_second}, {.run = NULL}};
+static const struct long_task tasks[] = {{each_second}, {link_step, .waits_for_exclusive = true}, {.run = NULL}};
 static const struct command *const commands[] = {commands_replication, NULL};
 
 const struct subsystem replication_part = {

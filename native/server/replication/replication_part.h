@@ -5,6 +5,7 @@
 #include "server/core/server.h"
 #include "server/core/subsystem.h"
 #include "server/replication/change_stream.h"
+#include "server/replication/primary_link.h"
 
 #define REPLICATION_ID_LENGTH 40u
 
@@ -19,6 +20,8 @@ struct replication_part {
     int64_t former_until;                      /* the first offset that is no longer of the former; −1: none */
     struct replica *replicas;                  /* those that are attached */
     uint32_t replica_count;
+    struct primary_link link;       /* to the server that this one follows, if it does */
+    int primary_database;           /* that the primary has selected */
     bool asks;                      /* replicas are to be asked how far they are */
     struct wait_queue acknowledged; /* clients that wait for replicas */
     uint64_t second_us, ping_us;    /* when the next is due */
@@ -32,6 +35,10 @@ void replication_new_id(char id[REPLICATION_ID_LENGTH + 1]);
 /* A new history begins here, unless changes are kept already. False: memory is exhausted. */
 bool replication_keep(struct server *server);
 
+/* There is no former history that replicas could come from. */
+void replication_forget_former(struct replication_part *part);
+/* From here on the history is this server's own; up to here replicas go on with it. */
+void replication_begin_own_history(struct server *server);
 /* Bytes that are kept for replicas that come back. */
 uint64_t replication_kept_bytes(const struct server *server);
 

@@ -1,0 +1,533 @@
+/* primary_link: connects, greets, receives all keys or goes on where it was, and follows.
+ *
+ * Why no change is missed and none is applied twice: the offset moves when a request has been run, by the bytes that it came
+ * in, and with a transaction only when that is complete. What was run is in the stream then, so the end of the stream is
+ * where the next PSYNC asks to go on. The keys of a file and its offset take the place of those before in one step. */
+#include "server/replication/primary_link.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "server/core/exclusive.h"
+#include "server/durability/durability_part.h"
+#include "server/durability/restore.h"
+#include "server/durability/snapshots.h"
+#include "server/replication/received_file.h"
+#include "server/replication/replicas.h"
+#include "server/replication/replication_part.h"
+#include "store/store.h"
+
+#define RETRY_US 1000000u
+#define LOOK_AGAIN_US 1000u /* while a thread works */
+#define NEWLINE_US 1000000u
+#define MOST_TOLD 10u /* commands that failed are told of up to here */
+
+static const struct resp_limits limits = {
+    .max_request_bytes = SIZE_MAX / 2,
+    .max_bulk_bytes = LIMIT_BULK_MOST_BYTES,
+    .max_arguments = LIMIT_ARGUMENTS,
+    .max_inline_bytes = LIMIT_INLINE_BYTES,
+};
+
+static struct primary_link *link_of(const struct server *server) {
+    return &server->replication->link;
+}
+
+static uint64_t timeout_us(const struct server *server) {
+    return (uint64_t)server->config.replication.timeout_s * 1000000u;
+}
+
+/* ---- coming and going ------------------------------------------------------------------------------------------------ */
+
+__attribute__((format(printf, 4, 5))) static void say(const struct primary_link *link, enum log_level level,
+                                                      const char *event, const char *format, ...) {
+    char text[400];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    log_event(level, event, LOG_FIELDS({"host", .text = link->host}, {"port", .number = link->port}),
+              "primary %s:%" PRId64 ": %s", link->host, link->port, text);
+}
+
+static void forget_try(struct primary_link *link) {
+    received_file_free(link->file);
+    link->file = NULL;
+    append_buffer_clear(&link->arrived);
+    link->arrived_bytes = 0;
+    link->line_length = 0;
+}
+
+static void wait_to_retry(struct primary_link *link) {
+    if (link->state == LINK_NONE) return;
+    if (link->state == LINK_UP) link->down_us = link->server->now_us;
+    link->state = LINK_WAITS;
+    link->retry_us = link->server->now_us + RETRY_US;
+}
+
+/* The connection is given up; what was applied stays. */
+static void hang_up(struct primary_link *link) {
+    struct client *client = link->client;
+    link->client = NULL;
+    if (client) {
+        client->take_input = NULL;
+        client_close(client);
+    }
+    forget_try(link);
+    wait_to_retry(link);
+}
+
+void link_lost(struct client *client) {
+    struct primary_link *link = link_of(client->server);
+    if (link->client != client) return;
+    if (link->state == LINK_UP) say(link, LOG_WARNING, "primary_lost", "the connection was lost");
+    /* A transaction that goes on without its client is applied, but its offset would be that before it. */
+    if (exclusive_is_run_for(client)) change_stream_drop(&client->server->replication->stream);
+    link->client = NULL;
+    forget_try(link);
+    wait_to_retry(link);
+}
+
+__attribute__((format(printf, 2, 3))) static void fail(struct primary_link *link, const char *format, ...) {
+    char text[300];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    say(link, LOG_WARNING, "primary_failed", "%s; it is tried again", text);
+    hang_up(link);
+}
+
+/* ---- the name ----------------------------------------------------------------------------------------------------------- */
+
+struct resolution {
+    struct worker_job job;
+    struct worker *worker;
+    char host[256], port[8];
+    struct addrinfo *found;
+    int failure;
+};
+
+static void resolve(struct worker_job *job) {
+    struct resolution *resolution = (struct resolution *)(void *)job;
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    resolution->failure = getaddrinfo(resolution->host, resolution->port, &hints, &resolution->found);
+}
+
+static void resolution_free(struct resolution *resolution) {
+    if (!resolution) return;
+    worker_free(resolution->worker);
+    if (resolution->found) freeaddrinfo(resolution->found);
+    memory_free(resolution);
+}
+
+static void begin_resolving(struct primary_link *link) {
+    struct resolution *resolution = memory_calloc(1, sizeof *resolution);
+    if (resolution) resolution->worker = worker_new();
+    if (!resolution || !resolution->worker) {
+        memory_free(resolution);
+        fail(link, "out of memory or threads");
+        return;
+    }
+    snprintf(resolution->host, sizeof resolution->host, "%s", link->host);
+    snprintf(resolution->port, sizeof resolution->port, "%d", (int)link->port);
+    resolution->job.run = resolve;
+    link->resolving = resolution;
+    link->state = LINK_RESOLVES;
+    link->began_us = link->server->now_us;
+    worker_give(resolution->worker, &resolution->job);
+}
+
+/* ---- greeting ------------------------------------------------------------------------------------------------------------ */
+
+static void send_words(struct client *client, unsigned count, const char *const *words) {
+    struct text text = {0};
+    text_append(&text, "*%u\r\n", count);
+    for (unsigned i = 0; i < count; i++) text_append(&text, "$%zu\r\n%s\r\n", strlen(words[i]), words[i]);
+    if (text.failed)
+        client->output_failed = true;
+    else
+        client_send(client, text.data, text.length);
+    text_free(&text);
+}
+#define SEND(client, ...)                                                         \
+    do {                                                                          \
+        const char *const words_[] = {__VA_ARGS__};                               \
+        send_words((client), (unsigned)(sizeof words_ / sizeof *words_), words_); \
+    } while (0)
+
+static void send_psync(struct primary_link *link) {
+    const struct replication_part *part = link->server->replication;
+    char offset[24] = "-1";
+    bool goes_on = change_stream_is_kept(&part->stream);
+    if (goes_on) snprintf(offset, sizeof offset, "%" PRIu64, change_stream_end(&part->stream) + 1);
+    const char *id = goes_on ? part->id : "?";
+    if (link->takes_over)
+        SEND(link->client, "PSYNC", id, offset, "FAILOVER");
+    else
+        SEND(link->client, "PSYNC", id, offset);
+}
+
+/* Steps that there is nothing to say in are left out. */
+static void send_step(struct primary_link *link, enum link_step step) {
+    const struct server_config *config = &link->server->config;
+    const struct replication_settings *settings = &config->replication;
+    char number[24];
+    if (step == STEP_AUTH && settings->primary_password[0] == '\0') step++;
+    if (step == STEP_HOST && settings->announce_host[0] == '\0') step++;
+    link->step = step;
+    switch (step) {
+    case STEP_PING: SEND(link->client, "PING"); break;
+    case STEP_AUTH:
+        if (settings->primary_user[0] != '\0')
+            SEND(link->client, "AUTH", settings->primary_user, settings->primary_password);
+        else
+            SEND(link->client, "AUTH", settings->primary_password);
+        break;
+    case STEP_PORT: {
+        int64_t port = settings->uses_tls && config->tls_port > 0 ? config->tls_port : config->port;
+        snprintf(number, sizeof number, "%" PRId64, settings->announce_port > 0 ? settings->announce_port : port);
+        SEND(link->client, "REPLCONF", "listening-port", number);
+        break;
+    }
+    case STEP_HOST: SEND(link->client, "REPLCONF", "ip-address", settings->announce_host); break;
+    case STEP_CAPABILITIES: SEND(link->client, "REPLCONF", "capa", "eof", "capa", "psync2"); break;
+    case STEP_PSYNC: send_psync(link); break;
+    }
+}
+
+static void go_up(struct primary_link *link) {
+    struct client *client = link->client;
+    client->take_input = NULL;
+    client->database = 0;
+    link->state = LINK_UP;
+    link->commands_failed = 0;
+    say(link, LOG_NOTICE, "primary_up", "followed, from offset %" PRIu64,
+        change_stream_end(&link->server->replication->stream));
+    link_acknowledge(link->server);
+}
+
+/* "+CONTINUE", or "+CONTINUE id": the history goes on, perhaps by another name since another server is the primary now. */
+static void go_on(struct primary_link *link, const char *id) {
+    struct replication_part *part = link->server->replication;
+    if (strlen(id) == REPLICATION_ID_LENGTH && strcmp(id, part->id) != 0) {
+        snprintf(part->former_id, sizeof part->former_id, "%s", part->id);
+        part->former_until = (int64_t)change_stream_end(&part->stream) + 1;
+        snprintf(part->id, sizeof part->id, "%s", id);
+        replicas_close(part);
+    }
+    link->takes_over = false;
+    go_up(link);
+    link->client->database = part->primary_database;
+}
+
+static void take_psync_answer(struct primary_link *link, const char *line) {
+    if (strncmp(line, "+CONTINUE", 9) == 0) {
+        go_on(link, line + 9 + strspn(line + 9, " "));
+        return;
+    }
+    link->takes_over = false;
+    if (sscanf(line, "+FULLRESYNC %40s %" SCNu64, link->next_id, &link->next_offset) == 2 &&
+        strlen(link->next_id) == REPLICATION_ID_LENGTH) {
+        link->state = LINK_RECEIVES;
+        say(link, LOG_NOTICE, "primary_full", "all keys are asked for");
+        return;
+    }
+    fail(link, "PSYNC was answered by: %.200s", line);
+}
+
+static void take_header(struct primary_link *link, const char *line) {
+    struct error error = {.code = ERROR_NONE};
+    link->file = received_file_new(line, &error);
+    if (!link->file) fail(link, "%s", *line == '-' ? line : error.message);
+}
+
+static void take_answer(struct primary_link *link, const char *line) {
+    bool is_refusal = *line == '-';
+    if (link->step == STEP_PING && is_refusal && strncmp(line, "-NOAUTH", 7) != 0 && strncmp(line, "-NOPERM", 7) != 0 &&
+        strncmp(line, "-ERR operation not permitted", 28) != 0) {
+        fail(link, "PING was answered by: %.200s", line);
+    } else if (link->step == STEP_AUTH && is_refusal) {
+        fail(link, "masterauth is refused: %.200s", line);
+    } else if (link->step == STEP_PSYNC) {
+        take_psync_answer(link, line);
+    } else {
+        send_step(link, link->step + 1);
+    }
+}
+
+static void take_line(struct primary_link *link) {
+    while (link->line_length > 0 && link->line[link->line_length - 1] == '\r') link->line_length--;
+    link->line[link->line_length] = '\0';
+    bool is_empty = link->line_length == 0; /* a sign of life */
+    link->line_length = 0;
+    if (is_empty) return;
+    if (link->state == LINK_GREETS)
+        take_answer(link, link->line);
+    else
+        take_header(link, link->line);
+}
+
+static size_t take_line_bytes(struct primary_link *link, const uint8_t *bytes, size_t length) {
+    for (size_t at = 0; at < length; at++) {
+        if (bytes[at] == '\n') {
+            take_line(link);
+            return at + 1;
+        }
+        if (link->line_length + 1 == sizeof link->line) {
+            fail(link, "it does not speak as a Redis does");
+            return length;
+        }
+        link->line[link->line_length++] = (char)bytes[at];
+    }
+    return length;
+}
+
+/* ---- all keys ----------------------------------------------------------------------------------------------------------- */
+
+static size_t take_input(struct client *client, const uint8_t *bytes, size_t length) {
+    struct primary_link *link = link_of(client->server);
+    size_t at = 0;
+    while (at < length && client->take_input) {
+        size_t taken = link->file ? received_file_take(link->file, bytes + at, length - at)
+                                  : take_line_bytes(link, bytes + at, length - at);
+        at += taken;
+        if (client->closing) return length;
+        if (taken > 0) continue;
+        client->is_resting = true; /* until the thread is further */
+        break;
+    }
+    if (link->file && received_file_has_ended(link->file)) client->is_resting = true;
+    return at;
+}
+
+/* Into service, in one step: keys, id and offset. False: not yet. */
+static bool install(struct primary_link *link) {
+    struct server *server = link->server;
+    struct replication_part *part = server->replication;
+    struct rdb_content *content = received_file_content(link->file);
+    if (!snapshots_may_begin(server->durability->snapshots) || server->changes.depth > 0) return false;
+    replicas_close(part); /* they have to begin anew as well */
+    if (!change_stream_begin(&part->stream, link->next_offset)) {
+        fail(link, "out of memory");
+        return true;
+    }
+    uint64_t keys = content->store.keys;
+    restore_replace_keys(server, &content->store);
+    snprintf(part->id, sizeof part->id, "%s", link->next_id);
+    replication_forget_former(part);
+    if (content->libraries_left_out > 0)
+        say(link, LOG_WARNING, "functions_left_out",
+            "%" PRIu64 " libraries of functions were left out: there are none here", content->libraries_left_out);
+    say(link, LOG_NOTICE, "primary_loaded", "%" PRIu64 " keys were read", keys);
+    received_file_free(link->file);
+    link->file = NULL;
+    go_up(link);
+    client_go_on(link->client);
+    return true;
+}
+
+static uint64_t receive(struct primary_link *link) {
+    struct error error = {.code = ERROR_NONE};
+    struct server *server = link->server;
+    if (!link->file) return CLOCK_NEVER;
+    if (link->state == LINK_RECEIVES && received_file_has_ended(link->file)) link->state = LINK_LOADS;
+    enum received_state state = received_file_step(link->file, &error);
+    if (state == RECEIVED_FAILED) {
+        fail(link, "%s", error.message);
+        return link->retry_us;
+    }
+    if (state == RECEIVED_ALL && install(link)) return CLOCK_NEVER;
+    if (link->state == LINK_LOADS && server->now_us >= link->newline_us + NEWLINE_US) {
+        client_send(link->client, "\n", 1); /* the primary is to know that this server lives */
+        link->newline_us = server->now_us;
+    }
+    if (link->state == LINK_RECEIVES && link->client->is_resting) client_go_on(link->client);
+    return server->now_us + LOOK_AGAIN_US;
+}
+
+/* ---- connecting ----------------------------------------------------------------------------------------------------------- */
+
+static struct transport *kernel_of(const struct server *server) {
+    for (int i = 0; i < server->transports.count; i++)
+        if (strcmp(server->transports.all[i]->operations->name, "kernel") == 0) return server->transports.all[i];
+    return NULL;
+}
+
+static void connect_to(struct primary_link *link, const struct addrinfo *address) {
+    struct server *server = link->server;
+    struct error error = {.code = ERROR_NONE};
+    struct transport *transport = kernel_of(server);
+    struct client *client = transport ? client_new_outgoing(server) : NULL;
+    if (!client) {
+        fail(link, transport ? "out of memory" : "there is no transport that can connect");
+        return;
+    }
+    client->is_primary = client->goes_on_over_memory = client->goes_on_unwritten = true;
+    client->take_input = take_input;
+    client->parser.limits = &limits;
+    client->connection = transport_kernel_connect(transport, address->ai_addr, address->ai_addrlen,
+                                                  server->config.replication.uses_tls, client, &error);
+    if (!client->connection) {
+        client_free_outgoing(client);
+        fail(link, "%s", error.message);
+        return;
+    }
+    link->client = client;
+    link->state = LINK_GREETS;
+    send_step(link, STEP_PING);
+}
+
+static uint64_t resolved(struct primary_link *link) {
+    struct resolution *resolution = link->resolving;
+    if (!worker_finished(resolution->worker)) return link->server->now_us + LOOK_AGAIN_US;
+    link->resolving = NULL;
+    if (resolution->failure != 0)
+        fail(link, "%s", gai_strerror(resolution->failure));
+    else
+        connect_to(link, resolution->found);
+    resolution_free(resolution);
+    return link->state == LINK_WAITS ? link->retry_us : CLOCK_NEVER;
+}
+
+uint64_t link_step(struct server *server) {
+    struct primary_link *link = link_of(server);
+    switch (link->state) {
+    case LINK_WAITS:
+        if (server->now_us < link->retry_us) return link->retry_us;
+        if (server->ending.begun) return CLOCK_NEVER;
+        begin_resolving(link);
+        return server->now_us + LOOK_AGAIN_US;
+    case LINK_RESOLVES: return resolved(link);
+    case LINK_RECEIVES:
+    case LINK_LOADS: return receive(link);
+    default: return CLOCK_NEVER;
+    }
+}
+
+void link_each_second(struct server *server) {
+    struct primary_link *link = link_of(server);
+    if (!link->client) return;
+    uint64_t heard_us = link->client->input_us > link->began_us ? link->client->input_us : link->began_us;
+    if (link->state != LINK_LOADS && server->now_us > heard_us + timeout_us(server))
+        fail(link, "it has said nothing for repl-timeout seconds");
+    else if (link->state == LINK_UP)
+        link_acknowledge(server);
+}
+
+void link_acknowledge(struct server *server) {
+    struct primary_link *link = link_of(server);
+    char offset[24];
+    snprintf(offset, sizeof offset, "%" PRIu64, change_stream_end(&server->replication->stream));
+    SEND(link->client, "REPLCONF", "ACK", offset);
+}
+
+bool link_is_up(const struct server *server) {
+    return link_of(server)->state == LINK_UP;
+}
+
+bool replication_is_up(const struct server *server) {
+    return link_is_up(server);
+}
+
+/* ---- following ------------------------------------------------------------------------------------------------------------ */
+
+/* Its bytes as they came, so that replicas of this one have the same offsets. */
+static bool note_request(struct primary_link *link, const struct client *client) {
+    size_t before = link->arrived.total;
+    bool added = append_buffer_add_head(&link->arrived, client->argc);
+    for (uint32_t i = 0; i < client->argc && added; i++)
+        added =
+            append_buffer_add_word(&link->arrived, client->argv[i].data, client->argv[i].length, client->argv[i].blob);
+    size_t told = link->arrived.total - before;
+    link->arrived_bytes += client->request_bytes;
+    for (; added && told < client->request_bytes; told++) added = append_buffer_add(&link->arrived, "\n", 1);
+    return added && told == client->request_bytes;
+}
+
+static void say_failed(struct primary_link *link, const struct client *client) {
+    if (++link->commands_failed > MOST_TOLD) return;
+    say(link, LOG_WARNING, "primary_command_failed",
+        "a command failed here: %.*s; keys may differ from the primary's from here on",
+        client->argc > 0 && client->argv[0].length < 64 ? (int)client->argv[0].length : 0,
+        client->argc > 0 ? (const char *)client->argv[0].data : "");
+}
+
+void replication_applied(struct client *client) {
+    struct server *server = client->server;
+    struct replication_part *part = server->replication;
+    struct primary_link *link = link_of(server);
+    if (link->client != client || link->state != LINK_UP) return;
+    if (client->error_replied) say_failed(link, client);
+    bool noted = note_request(link, client);
+    if (client->transaction && noted) return; /* not before all of it has been run */
+    part->primary_database = client->database;
+    uint64_t end = change_stream_end(&part->stream) + link->arrived_bytes;
+    if (!noted || !append_buffer_copy(&part->stream.open, &link->arrived)) {
+        replicas_close(part); /* there is no memory for what they are to be sent */
+        if (!change_stream_begin(&part->stream, end)) fail(link, "out of memory");
+    }
+    append_buffer_clear(&link->arrived);
+    link->arrived_bytes = 0;
+}
+
+/* ---- whom to follow -------------------------------------------------------------------------------------------------------- */
+
+static void leave_primary(struct primary_link *link) {
+    resolution_free(link->resolving);
+    link->resolving = NULL;
+    hang_up(link);
+    link->state = LINK_NONE;
+}
+
+/* Who waits for a change waits for one that comes from elsewhere now. */
+static void interrupt_waiting(struct server *server) {
+    for (struct client *client = server->clients.head, *next; client; client = next) {
+        next = client->next;
+        if (client->blocked && client->command && (client->command->flags & COMMAND_BLOCKING) && !client->closing)
+            client_interrupt(client,
+                             "UNBLOCKED force unblock from blocking operation, instance state changed (master -> "
+                             "replica?)");
+    }
+}
+
+void link_follow(struct server *server, const char *host, int64_t port) {
+    struct primary_link *link = link_of(server);
+    bool takes_over = link->takes_over;
+    leave_primary(link);
+    if (!server->is_replica) interrupt_waiting(server);
+    snprintf(link->host, sizeof link->host, "%s", host);
+    link->port = port;
+    link->takes_over = takes_over;
+    link->state = LINK_WAITS;
+    link->retry_us = link->down_us = server->now_us;
+    server->is_replica = server->store->follows = true;
+    snprintf(server->config.replication.follows, sizeof server->config.replication.follows, "%s %" PRId64, link->host,
+             port);
+    say(link, LOG_NOTICE, "follows", "this server is its replica now");
+}
+
+void link_end(struct server *server) {
+    struct replication_part *part = server->replication;
+    struct primary_link *link = link_of(server);
+    if (!server->is_replica) return;
+    leave_primary(link);
+    server->is_replica = server->store->follows = server->store->keeps_expired = false;
+    server->config.replication.follows[0] = '\0';
+    replication_begin_own_history(server);
+    part->second_us = server->now_us;
+    say(link, LOG_NOTICE, "follows_nobody", "this server is a primary now");
+}
+
+void link_free(struct server *server) {
+    struct primary_link *link = link_of(server);
+    resolution_free(link->resolving);
+    forget_try(link);
+    append_buffer_free(&link->arrived);
+}

@@ -1,0 +1,178 @@
+/* received_file: two buffers, one that fills while the other is written. */
+#include "server/replication/received_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "base/worker.h"
+#include "base/write.h"
+#include "persist/rdb_file.h"
+
+#define BUFFER_BYTES (1u << 20)
+#define MARK_BYTES 40u
+
+struct received_file {
+    struct worker_job job;
+    struct worker *worker;
+    bool busy; /* the thread works */
+    bool ended, reads, is_read;
+    bool is_marked; /* the end is known by a mark, not by the length */
+    char mark[MARK_BYTES], newest[MARK_BYTES];
+    uint64_t expected, taken;
+    uint8_t *filling, *writing;
+    size_t filled, to_write;
+    int descriptor;
+    struct rdb_content content;
+    atomic_bool stop;
+    struct error error;
+};
+
+/* ---- on the thread ---------------------------------------------------------------------------------------------------- */
+
+static void write_some(struct worker_job *job) {
+    struct received_file *file = (struct received_file *)(void *)job;
+    if (write_all(file->descriptor, file->writing, file->to_write))
+        error_set(&file->error, ERROR_GENERIC, "cannot write what the primary sends: %s", strerror(errno));
+}
+
+static void read_all(struct worker_job *job) {
+    struct received_file *file = (struct received_file *)(void *)job;
+    size_t length = (size_t)(file->taken - (file->is_marked ? MARK_BYTES : 0));
+    uint8_t *data = length > 0 ? memory_map_file(file->descriptor, length) : NULL;
+    if (!data) {
+        error_set(&file->error, ERROR_GENERIC, "cannot read what the primary has sent");
+        return;
+    }
+    rdb_file_parse("what the primary has sent", data, length, &file->content, &file->stop, &file->error);
+    memory_unmap_file(data, length);
+}
+
+/* ---- on the loop's ---------------------------------------------------------------------------------------------------- */
+
+static bool read_header(struct received_file *file, const char *header, struct error *error) {
+    char *end;
+    if (strncmp(header, "$EOF:", 5) == 0 && strlen(header) == 5 + MARK_BYTES) {
+        file->is_marked = true;
+        memcpy(file->mark, header + 5, MARK_BYTES);
+        return true;
+    }
+    file->expected = header[0] == '$' && header[1] != '-' ? strtoull(header + 1, &end, 10) : 0;
+    if (file->expected > 0 && *end == '\0') return true;
+    error_set(error, ERROR_GENERIC, "the primary announces a file as no Redis does: %.60s", header);
+    return false;
+}
+
+static int open_unnamed(struct error *error) {
+    char name[] = "received-XXXXXX";
+    int descriptor = mkostemp(name, O_CLOEXEC);
+    if (descriptor < 0) return error_set(error, ERROR_GENERIC, "cannot make a file: %s", strerror(errno));
+    unlink(name);
+    return descriptor;
+}
+
+struct received_file *received_file_new(const char *header, struct error *error) {
+    struct received_file *file = memory_calloc(1, sizeof *file);
+    if (!file) {
+        error_set(error, ERROR_GENERIC, "out of memory");
+        return NULL;
+    }
+    file->descriptor = -1;
+    if (read_header(file, header, error) && (file->descriptor = open_unnamed(error)) >= 0) {
+        file->filling = memory_alloc(BUFFER_BYTES);
+        file->writing = memory_alloc(BUFFER_BYTES);
+        file->worker = worker_new();
+        if (file->filling && file->writing && file->worker) return file;
+        error_set(error, ERROR_GENERIC, "out of memory or threads");
+    }
+    received_file_free(file);
+    return NULL;
+}
+
+void received_file_free(struct received_file *file) {
+    if (!file) return;
+    atomic_store(&file->stop, true);
+    worker_free(file->worker);
+    store_content_free(&file->content.store);
+    memory_free(file->filling);
+    memory_free(file->writing);
+    if (file->descriptor >= 0) close(file->descriptor);
+    memory_free(file);
+}
+
+static void give(struct received_file *file, void (*run)(struct worker_job *job)) {
+    file->busy = true;
+    file->job.run = run;
+    worker_give(file->worker, &file->job);
+}
+
+static void write_filled(struct received_file *file) {
+    uint8_t *filled = file->filling;
+    file->filling = file->writing;
+    file->writing = filled;
+    file->to_write = file->filled;
+    file->filled = 0;
+    give(file, write_some);
+}
+
+/* The last bytes that came, to know the mark by. */
+static void note_newest(struct received_file *file, const uint8_t *bytes, size_t length) {
+    if (length >= MARK_BYTES) {
+        memcpy(file->newest, bytes + length - MARK_BYTES, MARK_BYTES);
+        return;
+    }
+    memmove(file->newest, file->newest + length, MARK_BYTES - length);
+    memcpy(file->newest + MARK_BYTES - length, bytes, length);
+}
+
+size_t received_file_take(struct received_file *file, const uint8_t *bytes, size_t length) {
+    size_t room = BUFFER_BYTES - file->filled, taken = length < room ? length : room;
+    if (!file->is_marked && taken > file->expected - file->taken) taken = (size_t)(file->expected - file->taken);
+    if (file->ended || taken == 0) return 0;
+    memcpy(file->filling + file->filled, bytes, taken);
+    file->filled += taken;
+    file->taken += taken;
+    /* Nothing follows a mark before it is acknowledged: so it is at the end of what has come, and nowhere else. */
+    if (file->is_marked) note_newest(file, bytes, taken);
+    file->ended = file->is_marked ? file->taken >= MARK_BYTES && memcmp(file->newest, file->mark, MARK_BYTES) == 0
+                                  : file->taken == file->expected;
+    if (file->filled == BUFFER_BYTES && !file->busy) write_filled(file);
+    return taken;
+}
+
+bool received_file_has_ended(const struct received_file *file) {
+    return file->ended;
+}
+
+uint64_t received_file_bytes(const struct received_file *file) {
+    return file->taken;
+}
+
+enum received_state received_file_step(struct received_file *file, struct error *error) {
+    if (file->busy && worker_finished(file->worker)) {
+        file->busy = false;
+        file->is_read = file->reads;
+    }
+    if (file->busy) return RECEIVED_SOME;
+    if (file->error.code != ERROR_NONE) {
+        *error = file->error;
+        return RECEIVED_FAILED;
+    }
+    if (file->is_read) return RECEIVED_ALL;
+    if (file->filled == BUFFER_BYTES || (file->ended && file->filled > 0)) {
+        write_filled(file);
+    } else if (file->ended) {
+        file->reads = true;
+        give(file, read_all);
+    }
+    return RECEIVED_SOME;
+}
+
+struct rdb_content *received_file_content(struct received_file *file) {
+    return &file->content;
+}

@@ -1,0 +1,30 @@
+/* received_file: a file of all keys, as a primary sends it: written to the disk as it comes, then read into a store of its
+ * own, both by a thread. */
+#ifndef REPLAY_SERVER_RECEIVED_FILE_H
+#define REPLAY_SERVER_RECEIVED_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "persist/rdb_file.h"
+
+struct received_file;
+
+/* `header`: "$123", or "$EOF:" and forty bytes that mark the end. NULL with `error` set. */
+struct received_file *received_file_new(const char *header, struct error *error);
+/* Gives up what the thread is at. NULL is allowed. */
+void received_file_free(struct received_file *file);
+
+/* Takes some of the bytes; fewer than there are where the disk is behind, or the file has ended. */
+size_t received_file_take(struct received_file *file, const uint8_t *bytes, size_t length);
+bool received_file_has_ended(const struct received_file *file);
+uint64_t received_file_bytes(const struct received_file *file);
+
+enum received_state { RECEIVED_SOME, RECEIVED_ALL, RECEIVED_FAILED };
+/* Looks what the thread has done. RECEIVED_ALL: it is read, and the content is the file's until it is freed. */
+enum received_state received_file_step(struct received_file *file, struct error *error);
+struct rdb_content *received_file_content(struct received_file *file);
+
+#endif
