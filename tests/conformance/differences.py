@@ -55,7 +55,6 @@ DIFFERENCES: dict[str, str] = {
     "latency|doctor": "Its own words.",
     "latency|graph": "Its own drawing.",
     "monitor": "Lines are cut at 1 MiB.",
-    "replicaof": "`NO ONE` alone: this server follows no other one.",
     "shutdown": "With `SAVE` the server still answers reads while it saves. `ABORT` cancels such a stop.",
     "bgsave": "No fork: the server writes the snapshot while it serves, in its own format "
     "([snapshot.md](snapshot.md)).",

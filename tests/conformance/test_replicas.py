@@ -11,9 +11,14 @@ from typing import Any
 
 import pytest
 import redis
+from against_redis import SLOW_IS_FINE
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from links import Link, Member, eventually, settled, start
 from test_durability import assert_same, contents
-from test_taken_down import ask, run_alone, run_in_script, run_in_transaction, send, writes
+from test_taken_down import FAMILIES, ask, run_alone, run_in_script, run_in_transaction, send, writes
+from test_tls import certificates as certificates
+from test_tls import settings as tls_settings
 
 FOLLOWED = [("ours", "redis"), ("redis", "ours"), ("ours", "ours")]
 
@@ -400,3 +405,50 @@ def test_blocked_clients_are_told_that_the_server_follows_another(tmp_path: Path
         with pytest.raises(redis.ResponseError, match="UNBLOCKED"):
             raise connection.read_response()
         connection.disconnect()
+
+
+def test_a_link_may_be_encrypted(certificates: Path, tmp_path: Path) -> None:
+    encrypted = [str(word) for pair in tls_settings(certificates, tls_auth_clients="yes").items() for word in pair]
+    with start("ours", tmp_path / "primary", *encrypted) as primary:
+        fill(primary.client)
+        port = int(primary.client.config_get("tls-port")["tls-port"])
+        with start("ours", tmp_path / "replica", *encrypted, "tls-replication", "yes") as replica:
+            replica.follow(port)
+            eventually(replica.is_up, "a link")
+            primary.client.set("later", b"x" * 3_000_000)
+            assert_follows(primary, replica)
+            told = primary.replication()["slave0"]
+            assert told["port"] == int(replica.client.config_get("tls-port")["tls-port"])
+
+
+@pytest.mark.parametrize("pair", FOLLOWED, ids=ids)
+def test_random_writes_and_cuts_leave_both_with_the_same_keys(pair: tuple[str, str], tmp_path: Path) -> None:
+    """The link is cut in the midst of whatever it carries; small backlogs make the replica begin anew now and then."""
+    steps = st.lists(
+        st.one_of(
+            st.tuples(st.just("write"), st.lists(st.one_of(*FAMILIES), min_size=5, max_size=40), st.booleans()),
+            st.tuples(st.just("cut"), st.booleans()),
+            st.tuples(st.just("flood"), st.integers(1, 60)),
+        ),
+        min_size=3,
+        max_size=12,
+    )
+    with linked(pair, tmp_path, "repl-backlog-size", "16384") as (primary, replica, link):
+
+        @settings(max_examples=8, deadline=None, suppress_health_check=SLOW_IS_FINE, database=None, derandomize=True)
+        @given(steps)
+        def run(sequence: list[Any]) -> None:
+            for kind, *rest in sequence:
+                if kind == "write":
+                    pipeline = primary.client.pipeline(transaction=rest[1])
+                    for words in rest[0]:
+                        pipeline.execute_command(*words)
+                    pipeline.execute(raise_on_error=False)
+                elif kind == "cut":
+                    link.cut(mend=rest[0])
+                else:
+                    primary.client.mset({f"flood:{n}": b"x" * 1000 for n in range(rest[0])})
+            link.mend()
+            assert_follows(primary, replica)
+
+        run()

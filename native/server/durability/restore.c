@@ -118,13 +118,16 @@ int restore_adopt_store(struct server *server, struct store_content *content, st
     return 0;
 }
 
-void restore_replace_keys(struct server *server, struct store_content *content) {
+int restore_replace_keys(struct server *server, struct store_content *content, struct error *error) {
     struct snapshots *snapshots = server->durability->snapshots;
+    functions_clear(server);
+    if (restore_adopt_libraries(server, content, error)) return -1;
     for (unsigned d = 0; d < STORE_DATABASES; d++) store_flush(server->store, d);
     store_adopt(server->store, content->store);
     server->store->changes += content->keys;
     snapshots->loaded_keys = content->keys;
     append_log_replaced(server->durability->append_log);
+    return 0;
 }
 
 static void say_left_out(uint64_t keys, const char *why, struct text *said) {

@@ -17,8 +17,9 @@ int restore_again(struct snapshots *snapshots, const char *path, struct error *e
 
 struct server;
 struct store_content;
-/* The keys that were read take the place of those there are; weights, gradients and tables stay. No snapshot may run. */
-void restore_replace_keys(struct server *server, struct store_content *content);
+/* The keys and libraries that were read take the place of those there are; weights, gradients and tables stay. No snapshot
+ * may run. */
+int restore_replace_keys(struct server *server, struct store_content *content, struct error *error);
 /* Puts keys, weights, gradients and libraries of a snapshot into the server's store, which is empty. */
 int restore_adopt_store(struct server *server, struct store_content *content, struct error *error);
 /* The libraries alone; those of the same names that are there go. */

@@ -66,9 +66,10 @@ static void forget_try(struct primary_link *link) {
 
 static void wait_to_retry(struct primary_link *link) {
     if (link->state == LINK_NONE) return;
-    if (link->state == LINK_UP) link->down_us = link->server->now_us;
+    bool was_up = link->state == LINK_UP;
+    if (was_up) link->down_us = link->server->now_us;
     link->state = LINK_WAITS;
-    link->retry_us = link->server->now_us + RETRY_US;
+    link->retry_us = link->server->now_us + (was_up ? 0 : RETRY_US);
 }
 
 /* The connection is given up; what was applied stays. */
@@ -314,17 +315,16 @@ static bool install(struct primary_link *link) {
     struct rdb_content *content = received_file_content(link->file);
     if (!snapshots_may_begin(server->durability->snapshots) || server->changes.depth > 0) return false;
     replicas_close(part); /* they have to begin anew as well */
-    if (!change_stream_begin(&part->stream, link->next_offset)) {
-        fail(link, "out of memory");
+    struct error error = {.code = ERROR_NONE};
+    uint64_t keys = content->store.keys;
+    if (restore_replace_keys(server, &content->store, &error) < 0 ||
+        !change_stream_begin(&part->stream, link->next_offset)) {
+        change_stream_drop(&part->stream); /* of neither history */
+        fail(link, "%s", error.code != ERROR_NONE ? error.message : "out of memory");
         return true;
     }
-    uint64_t keys = content->store.keys;
-    restore_replace_keys(server, &content->store);
     snprintf(part->id, sizeof part->id, "%s", link->next_id);
     replication_forget_former(part);
-    if (content->libraries_left_out > 0)
-        say(link, LOG_WARNING, "functions_left_out",
-            "%" PRIu64 " libraries of functions were left out: there are none here", content->libraries_left_out);
     say(link, LOG_NOTICE, "primary_loaded", "%" PRIu64 " keys were read", keys);
     received_file_free(link->file);
     link->file = NULL;
