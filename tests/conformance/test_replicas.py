@@ -320,18 +320,20 @@ def test_a_replica_logs_in(primary_name: str, tmp_path: Path) -> None:
 
 
 def test_a_chain_of_replicas_has_the_offsets_of_the_first(tmp_path: Path) -> None:
-    with linked(("redis", "ours"), tmp_path, before=fill) as (primary, middle, _):
-        with start("redis", tmp_path / "last") as last:
-            last.follow(middle.port)
-            eventually(last.is_up, "the second link")
-            primary.client.incr("counter")
-            with primary.client.pipeline(transaction=True) as pipe:
-                pipe.incr("counter").rpush("list", "x").execute()
-            settled(primary, middle)
-            settled(primary, last)
-            assert last.replication()["master_replid"] == primary.replication()["master_replid"]
-            assert last.client.get("counter") == b"2"
-            assert last.client.dbsize() == primary.client.dbsize()
+    with (
+        linked(("redis", "ours"), tmp_path, before=fill) as (primary, middle, _),
+        start("redis", tmp_path / "last") as last,
+    ):
+        last.follow(middle.port)
+        eventually(last.is_up, "the second link")
+        primary.client.incr("counter")
+        with primary.client.pipeline(transaction=True) as pipe:
+            pipe.incr("counter").rpush("list", "x").execute()
+        settled(primary, middle)
+        settled(primary, last)
+        assert last.replication()["master_replid"] == primary.replication()["master_replid"]
+        assert last.client.get("counter") == b"2"
+        assert last.client.dbsize() == primary.client.dbsize()
 
 
 @pytest.mark.parametrize("others", ["ours", "redis"])

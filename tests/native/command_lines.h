@@ -202,7 +202,7 @@ static const char *const server_lines[] = {
     "memory usage $any [SAMPLES $small]",
     "monitor",
     "replicaof no one",
-    "replicaof (127.0.0.1 1|x y)",
+    "replicaof x y",
     "slaveof no one",
     "psync ? -1",
     "replconf (listening-port $small|capa psync2|ip-address x|rdb-only 1|ack $small|nonsense 1)",
