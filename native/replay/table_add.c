@@ -147,7 +147,7 @@ static uint64_t excess_of(const struct table *table, uint32_t n) {
 static uint32_t most_in_part(const struct reservation *reservation) {
     const struct table *table = reservation->table;
     size_t bytes = reservation->placed ? 0 : reservation->store->slot_bytes;
-    if (table->journal) bytes += reservation->store->slot_bytes + table->steps.slot_bytes;
+    if (table->journal) bytes += reservation->store->slot_bytes + slot_store_mean_bytes(&table->steps);
     if (table->journal) bytes += reservation->ragged_bytes / (reservation->n - reservation->entered);
     if (bytes * PART_ITEMS <= PART_BYTES) return PART_ITEMS;
     return bytes < PART_BYTES ? (uint32_t)(PART_BYTES / bytes) : 1;
