@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import secrets
@@ -10,12 +11,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import redis
 
+from .client import Client
 from .cluster_moves import move
 from .cluster_tables import share_of
 from .errors import ServerError
@@ -23,12 +27,17 @@ from .server import Server
 from .table import Table
 from .topology import MOST_SHARDS, ShardPlace, Topology, even_slots, parse_slots
 
-FILE = "cluster.json"
-"""The topology, in the cluster's folder."""
+FILE, CHECKPOINT_FILE = "cluster.json", "checkpoint.json"
+"""In the cluster's folder: the topology, and the manifest of the last checkpoint of all shards."""
 _LOOK_S = 0.1
 _ADOPT_S = 1.0
 _LONGEST_PAUSE_S = 5.0
 _log = logging.getLogger("replay_server.cluster")
+
+
+def _cut(url: str) -> str:
+    with Client(url) as client:
+        return client.checkpoint()
 
 
 class Cluster:
@@ -49,7 +58,8 @@ class Cluster:
         maxmemory: bytes of the key-value store of each shard, 0 = no limit.
         config: further settings of each shard, as for CONFIG SET.
         announce: the address that clients are told; None = `host`.
-        restore: "latest": every shard begins with the newest snapshot of its folder.
+        restore: "latest": every shard begins with the newest snapshot of its folder; "checkpoint": with that of the
+            last `checkpoint`, and with the slots that it had then.
         pin: each shard has a core to itself; None = if this process may use more cores than there are shards.
         start_timeout: seconds in which each shard must be ready.
 
@@ -80,8 +90,8 @@ class Cluster:
     ) -> None:
         if not 1 <= shards <= MOST_SHARDS:
             raise ServerError(f"expected 1 to {MOST_SHARDS} shards, got {shards}")
-        if restore not in (None, "latest"):
-            raise ServerError(f'expected restore to be "latest" or None, got {restore!r}')
+        if restore not in (None, "latest", "checkpoint"):
+            raise ServerError(f'expected restore to be "latest", "checkpoint" or None, got {restore!r}')
         self._announced = announce or host
         if self._announced in ("0.0.0.0", "::"):
             raise ServerError(
@@ -98,9 +108,11 @@ class Cluster:
         self.servers: list[Server] = []
         self.restarts = 0
         try:
-            before = self._read_topology()
+            before, files = self._read_topology(), [restore] * shards
+            if restore == "checkpoint":
+                before, files = self._read_checkpoint(before)
             for number in range(shards):
-                self.servers.append(self._start(number, port + number if port else 0, restore))
+                self.servers.append(self._start(number, port + number if port else 0, files[number]))
             self._topology = self._made(before)
             self._write_topology()
             self._push(range(shards))
@@ -220,13 +232,18 @@ class Cluster:
         return before
 
     def _write_topology(self) -> None:
-        file = self._directory / FILE
+        self._write(FILE, self._topology.to_json())
+
+    def _write(self, name: str, text: str) -> Path:
+        """The file is the one before, or this one, whole."""
+        file = self._directory / name
         unfinished = file.with_suffix(".partial")
         with open(unfinished, "w") as out:
-            out.write(self._topology.to_json())
+            out.write(text)
             out.flush()
             os.fsync(out.fileno())
         unfinished.replace(file)
+        return file
 
     def _connection(self, number: int) -> redis.Redis:
         return redis.Redis.from_url(self.servers[number].url, socket_timeout=self._start_timeout)
@@ -270,6 +287,48 @@ class Cluster:
         finally:
             for client in clients.values():
                 client.close()
+
+    # ---- checkpoints -------------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> Path:
+        """Writes a snapshot of every shard, and then the manifest that names them, which `restore="checkpoint"` reads.
+
+        The shards are cut at about the same time, each by itself. Without all of the snapshots there is no new
+        manifest, and the one before stays.
+
+        Returns:
+            The manifest, `checkpoint.json` in the folder.
+
+        Raises:
+            ServerError: slots move, so that a key might be in no snapshot.
+            ReplayError: a shard could not write its snapshot.
+        """
+        topology = self.topology
+        if topology.moves:
+            raise ServerError("expected no slot to be moving while shards are cut: finish the move, then try again")
+        with ThreadPoolExecutor(self._count) as pool:
+            files = list(pool.map(_cut, [server.url for server in self.servers]))
+        if self.topology.version != topology.version:
+            raise ServerError("expected the topology to stay while the shards were cut, and it has changed: try again")
+        names = [os.path.relpath(file, self._directory) for file in files]
+        told = {"topology": json.loads(topology.to_json()), "snapshots": names}
+        return self._write(CHECKPOINT_FILE, json.dumps(told))
+
+    def _read_checkpoint(self, now: Topology | None) -> tuple[Topology, list[str | None]]:
+        """The topology of the last checkpoint, in the version that follows, and the snapshots."""
+        file = self._directory / CHECKPOINT_FILE
+        try:
+            told = json.loads(file.read_text())
+            topology = Topology.from_json(json.dumps(told["topology"]))
+            names = [str(self._directory / name) for name in told["snapshots"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ServerError(f"{file} cannot be read: {error}") from error
+        if len(names) != self._count:
+            raise ServerError(f"{file} is of {len(names)} shards, and {self._count} were asked for: start as many")
+        if missing := [name for name in names if not os.path.exists(name)]:
+            raise ServerError(f"{file} names {missing[0]}, which is not there any more (setting snapshot-keep)")
+        version = max(topology.version, now.version if now else 0)
+        return replace(topology, version=version), [os.path.abspath(name) for name in names]
 
     # ---- its end -----------------------------------------------------------------------------------------------------
 

@@ -92,6 +92,43 @@ def test_a_cluster_that_is_started_again_has_the_same_slots_and_ids(tmp_path: Pa
         rs.Cluster(shards=3, directory=tmp_path)
 
 
+def test_a_checkpoint_is_of_all_shards_or_is_none(tmp_path: Path) -> None:
+    with rs.Cluster([TABLE], shards=2, directory=tmp_path) as cluster:
+        with rs.Client(cluster.url) as client:
+            client.add("atari", {"x": np.arange(50)})
+            manifest = cluster.checkpoint()
+            client.add("atari", {"x": np.arange(50)})
+            client.checkpoint()  # newer snapshots, which the checkpoint does not name
+        before = manifest.read_text()
+        for number in range(2):
+            with redis.Redis.from_url(cluster.servers[number].url) as shard:
+                shard.execute_command(*cluster.topology.beginning([5], 1).arguments(number))
+        with pytest.raises(rs.ServerError, match="no slot to be moving"):
+            cluster.checkpoint()
+        assert manifest.read_text() == before
+    with rs.Cluster([TABLE], shards=2, directory=tmp_path, restore="checkpoint") as cluster:
+        assert cluster.topology.moves == ()
+        with rs.Client(cluster.url) as client:
+            assert client.info("atari")["size"] == 50
+    with pytest.raises(rs.ServerError, match="of 2 shards, and 3 were asked for"):
+        rs.Cluster([TABLE], shards=3, directory=tmp_path, restore="checkpoint")
+    for snapshot in json.loads(before)["snapshots"]:
+        (tmp_path / snapshot).unlink()
+    with pytest.raises(rs.ServerError, match="not there any more"):
+        rs.Cluster([TABLE], shards=2, directory=tmp_path, restore="checkpoint")
+
+
+def test_the_client_of_a_cluster_goes_on_when_a_shard_died_and_came_back() -> None:
+    with rs.Cluster([TABLE], shards=2) as cluster, rs.Client(cluster.url) as client:
+        ids = client.add("atari", {"x": np.arange(200)}, priorities=np.ones(200))
+        client.checkpoint()
+        os.kill(cluster.pids[0], signal.SIGKILL)
+        batch = client.sample("atari", 64, timeout=60)
+        assert set(batch.ids) <= set(ids)
+        assert client.update_priorities("atari", batch.ids, np.full(64, 2.0)) == (64, 0)
+        assert client.info("atari")["size"] == 200
+
+
 def test_a_newer_topology_that_somebody_else_has_pushed_is_taken_over(tmp_path: Path) -> None:
     with rs.Cluster(shards=2, directory=tmp_path) as cluster:
         newer = cluster.topology.beginning([5, 6], 1)
