@@ -1,4 +1,4 @@
-"""Debian's unmodified Sentinel watches a primary and its replica of ours, and promotes the replica when the primary dies."""
+"""Debian's unmodified Sentinel watches a primary and its replica of ours, and promotes the replica in its place."""
 
 from __future__ import annotations
 
