@@ -45,6 +45,8 @@ def _as_on_one(written: Callable[Concatenate[Any, P], Operation[T]]) -> operatio
 
 SHARD_BITS = np.uint64(56)
 """An id's shard stands above them."""
+AWAY_S = 1.0
+"""How long a shard that was left out is not asked again."""
 LEAST_PART = 32
 """Items of a batch that are worth a request of their own."""
 _LONGEST_PAUSE_S = 0.05
@@ -59,8 +61,13 @@ class Shard(Operations):
         options = asdict(cluster._options)
         if cluster._options.missing != "wait":
             options["reconnect_timeout"] = 0.0
-            options["connect_timeout"] = min(options["connect_timeout"], cluster._options.missing_after)
+            for timeout in ("connect_timeout", "socket_timeout"):
+                options[timeout] = min(options[timeout], cluster._options.missing_after)
         super().__init__(url, **options)
+
+    def leave_out(self) -> None:
+        """Does without it for a while."""
+        self.away_until = time.monotonic() + AWAY_S
 
     def _new_pool(self, address: Address, options: ClientOptions) -> ConnectionPool[Any]:  # type: ignore[override]
         return self._new_pool_of(address, options)
@@ -166,7 +173,7 @@ class ClusterOperations(Operations):
         given: dict[int, T] = {}
         for shard, result in zip(shards, results, strict=True):
             if isinstance(result, ConnectionLost):
-                shard.away_until = time.monotonic() + self._options.missing_after
+                shard.leave_out()
             elif isinstance(result, Exception):
                 raise result
             else:

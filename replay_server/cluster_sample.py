@@ -49,8 +49,6 @@ SURPLUS = 1.0
 """Standard deviations of the number of arrivals that are asked for beyond those wanted: about 4 % of a batch of 512,
 and a second question for one batch of six."""
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.001, 0.05
-_AWAY_S = 1.0
-"""How long a shard that was left out is not asked again."""
 
 
 class _Waits(Exception):
@@ -265,7 +263,7 @@ class _Draw:
         self._check_state()
 
     def _leave_out(self, shard: Shard) -> None:
-        shard.away_until = time.monotonic() + _AWAY_S
+        shard.leave_out()
         self.left_out.add(shard.number)
         self.shards.remove(shard)
         self.pieces = [piece for piece in self.pieces if piece.shard is not shard]

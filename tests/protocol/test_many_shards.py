@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -533,6 +535,21 @@ def test_a_lost_shard_is_left_out_and_the_batch_says_so(losing):
         assert client.update_priorities("t", ids, np.ones(300)) == (200, 100)
         info = client.info("t")
         assert (info["size"], info["missing"]) == (200, [2])
+
+
+def test_a_shard_that_does_not_answer_is_left_out_and_taken_in_again(losing, eventually):
+    servers, _ = losing
+    with rs.Client(url_of(*servers), missing="leave_out", missing_after=0.2) as client:
+        assert client.sample("t", 64).missing == ()
+        os.kill(servers[1].pid, signal.SIGSTOP)
+        try:
+            for _ in range(3):
+                batch = client.sample("t", 64)
+                assert batch.missing == (1,)
+                assert set(batch.ids >> np.uint64(56)) == {0, 2}
+        finally:
+            os.kill(servers[1].pid, signal.SIGCONT)
+        eventually(lambda: client.sample("t", 64).missing == (), "the shard is asked again")
 
 
 def test_a_lost_shard_is_an_error_where_the_caller_chose_that(losing):
