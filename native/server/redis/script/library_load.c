@@ -290,7 +290,7 @@ static int run_protected(lua_State *lua) {
     const struct library *library = engine->loading;
     const char *text = (const char *)library->code->data + library->header_bytes;
     lua_settop(lua, 0);
-    if (luaL_loadbuffer(lua, text, library->code->length - library->header_bytes, "@user_function"))
+    if (script_load_chunk(lua, text, library->code->length - library->header_bytes, "@user_function"))
         error_set(error, ERROR_GENERIC, "Error compiling function: %s", lua_tostring(lua, -1));
     else if (lua_pcall(lua, 0, 0, 0))
         error_set(error, ERROR_GENERIC, "Error registering functions: %s", reason_of(lua));

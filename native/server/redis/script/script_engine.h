@@ -109,6 +109,8 @@ void script_state_close(struct script_engine *engine);
 void script_refuse_unknown(lua_State *lua);
 /* Makes the table on the stack one that scripts can read but not change: what stands for it replaces it. */
 void script_protect(lua_State *lua);
+/* As luaL_loadbuffer. Nothing is collected meanwhile: Lua 5.1 does not hold on to the name of what it compiles. */
+int script_load_chunk(lua_State *lua, const char *text, size_t length, const char *name);
 /* Raises {err = "ERR …"}, as Redis's own functions do: where it happened is added by whoever reports it. */
 int script_raise(lua_State *lua, const char *message);
 void script_push_error(lua_State *lua, const char *message);

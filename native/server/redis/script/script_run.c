@@ -35,7 +35,7 @@ void script_engine_free(struct script_engine *engine) {
 
 static int compile(lua_State *lua) {
     struct script_source *source = lua_touserdata(lua, 1);
-    if (luaL_loadbuffer(lua, source->text, source->length, source->name)) return lua_error(lua);
+    if (script_load_chunk(lua, source->text, source->length, source->name)) return lua_error(lua);
     source->reference = luaL_ref(lua, LUA_REGISTRYINDEX);
     return 0;
 }

@@ -126,6 +126,22 @@ static int match_bounded(lua_State *lua) {
     return lua_tocfunction(lua, lua_upvalueindex(1))(lua);
 }
 
+/* Lua 5.1 counts the results in an int, which some numbers make too small a one: then it writes beyond its stack. */
+static int unpack_bounded(lua_State *lua) {
+    luaL_checktype(lua, 1, LUA_TTABLE);
+    int64_t first = luaL_optint(lua, 2, 1);
+    int64_t last = lua_isnoneornil(lua, 3) ? (int64_t)lua_objlen(lua, 1) : luaL_checkint(lua, 3);
+    if (last - first >= LUAI_MAXCSTACK) return luaL_error(lua, "too many results to unpack");
+    return lua_tocfunction(lua, lua_upvalueindex(1))(lua);
+}
+
+int script_load_chunk(lua_State *lua, const char *text, size_t length, const char *name) {
+    lua_gc(lua, LUA_GCSTOP, 0);
+    int status = luaL_loadbuffer(lua, text, length, name);
+    lua_gc(lua, LUA_GCRESTART, 0);
+    return status;
+}
+
 /* Text only: what is compiled already could be anything. */
 static int load_text(lua_State *lua, const char *text, size_t length, const char *name) {
     if (length > 0 && text[0] == LUA_SIGNATURE[0]) {
@@ -133,7 +149,7 @@ static int load_text(lua_State *lua, const char *text, size_t length, const char
         lua_pushliteral(lua, "attempt to load chunk with wrong mode");
         return 2;
     }
-    if (luaL_loadbuffer(lua, text, length, name) == 0) return 1;
+    if (script_load_chunk(lua, text, length, name) == 0) return 1;
     lua_pushnil(lua);
     lua_insert(lua, -2);
     return 2;
@@ -263,6 +279,7 @@ static void copy_functions(lua_State *lua, int globals) {
     wrap(lua, "rawget", read_raw);
     wrap(lua, "pairs", walk_guarded);
     wrap(lua, "next", read_raw);
+    wrap(lua, "unpack", unpack_bounded);
     lua_pop(lua, 1);
     lua_pushcfunction(lua, call_protected);
     lua_setfield(lua, globals, "pcall");
