@@ -112,8 +112,7 @@ def suite(record: Mapping[str, Any]) -> list[str]:
         "",
         f"The test suite of Redis {record['source']}, unchanged, against a server that is already running "
         f"(`{' '.join(record['options'])}`)",
-        "with `enable-debug-command yes`. These are the files about types and about commands for keys. Most other "
-        "files need features that this server does not have.",
+        "with `enable-debug-command yes`. These are the files about types and about commands for keys.",
         "One test of `type/string` runs only if the allocator is jemalloc.",
         f"[All that was recorded](benchmarks/{SUITE_RECORD.name}); `{record['command']}` does it again.",
         "",
