@@ -1,4 +1,4 @@
-"""Programs that keep their work in a Redis do it here: rq, celery, redis-om, BullMQ and Sidekiq, with workers of their own.
+"""Programs that keep their work in a Redis do so here, with their own workers: rq, celery, redis-om, BullMQ, Sidekiq.
 
 Each runs in an environment of its own with the versions named here. What cannot be installed is skipped."""
 
@@ -127,8 +127,8 @@ def test_celery(url: str, folder: Path) -> None:
         import json, os, subprocess, sys
         import celery
         from tasks import add, app, flaky
-        worker = subprocess.Popen([sys.executable, "-m", "celery", "-A", "tasks", "worker", "--pool", "threads", "-c", "2",
-                                   "-l", "ERROR", "--without-gossip", "--without-mingle"])
+        worker = subprocess.Popen([sys.executable, "-m", "celery", "-A", "tasks", "worker", "--pool", "threads",
+                                   "-c", "2", "-l", "ERROR", "--without-gossip", "--without-mingle"])
         try:
             wait = {"timeout": 120}
             told = {
@@ -218,7 +218,10 @@ def test_sidekiq(url: str, folder: Path) -> None:
         """
         require 'sidekiq'
         Sidekiq.configure_client { |config| config.redis = { url: ENV['URL'] } }
-        Sidekiq.configure_server { |config| config.redis = { url: ENV['URL'] }; config.average_scheduled_poll_interval = 1 }
+        Sidekiq.configure_server do |config|
+          config.redis = { url: ENV['URL'] }
+          config.average_scheduled_poll_interval = 1
+        end
         class Add
           include Sidekiq::Worker
           def perform(n)

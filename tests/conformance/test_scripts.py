@@ -93,6 +93,8 @@ return {double=3.5}
 return {map={a=1}}
 return {set={a=true}}
 return {big_number='123'}
+return {big_number='123\r\n123'}
+return {big_number=''}
 return {verbatim_string={string='abc', format='txt'}}
 return {verbatim_string={string='abc'}}
 return {verbatim_string={string=1, format='txt'}}

@@ -263,6 +263,20 @@ static bool send_verbatim(lua_State *lua, struct client *client) {
     return is_verbatim;
 }
 
+/* Without ends of lines, with RESP2 too, as Redis sends it. */
+static void send_big_number(lua_State *lua, struct client *client) {
+    size_t length;
+    const char *text = lua_tolstring(lua, -1, &length);
+    if (client->resp != 2) {
+        reply_line(client, '(', text, length);
+        return;
+    }
+    struct script_buffer *buffer = script_buffer_start(lua);
+    for (size_t i = 0; i < length; i++)
+        script_buffer_add_byte(lua, buffer, text[i] == '\r' || text[i] == '\n' ? ' ' : text[i]);
+    reply_bulk(client, buffer->bytes, length);
+}
+
 /* Tables that stand for a reply of another type; true if this is one. */
 static bool send_typed(lua_State *lua, struct script_engine *engine) {
     struct client *client = engine->caller;
@@ -281,11 +295,7 @@ static bool send_typed(lua_State *lua, struct script_engine *engine) {
         reply_set(client, count_pairs(lua));
         send_pairs(lua, engine, false);
     } else if (push_field(lua, "big_number", LUA_TSTRING)) {
-        const char *text = lua_tolstring(lua, -1, &length);
-        if (client->resp == 2)
-            reply_bulk(client, text, length);
-        else
-            reply_line(client, '(', text, length);
+        send_big_number(lua, client);
     } else if (push_field(lua, "verbatim_string", LUA_TTABLE)) {
         if (!send_verbatim(lua, client)) {
             lua_pop(lua, 1);
