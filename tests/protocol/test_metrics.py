@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
+import redis
 
 import replay_server as rs
 
@@ -443,3 +444,19 @@ if __name__ == "__main__":
             fill(filler, "t")
             filler.checkpoint("kept")
         print("\n".join(rows(shown)))
+
+
+def test_a_shard_tells_of_its_topology_and_other_servers_do_not(filled: rs.Server) -> None:
+    cluster_families = [each for name, each in families(filled).items() if name.startswith("replay_server_cluster")]
+    assert [each.samples for each in cluster_families] == [[]] * 4
+    with rs.Cluster(shards=2, config={"metrics-port": 0}) as cluster:
+        moving = cluster.topology.beginning([5, 6], 1)
+        for number, server in enumerate(cluster.servers):
+            with redis.Redis.from_url(server.url) as client:
+                client.execute_command(*moving.arguments(number))
+            told = families(server)
+            values = {
+                name: told[f"replay_server_cluster_{name}"].samples[0].value
+                for name in ("topology_version", "shards", "slots", "moving_slots")
+            }
+            assert values == {"topology_version": 2, "shards": 2, "slots": 8192, "moving_slots": 2}

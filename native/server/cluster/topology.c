@@ -214,6 +214,16 @@ bool topology_equals(const struct topology *one, const struct topology *other) {
            memcmp(one->target, other->target, sizeof one->target) == 0;
 }
 
+struct slot_counts topology_count_slots(const struct topology *topology) {
+    struct slot_counts counts = {0, 0};
+    for (int slot = 0; slot < CLUSTER_SLOTS; slot++) {
+        bool own = topology->owner[slot] == topology->myself, comes = topology->target[slot] == topology->myself;
+        counts.own += own;
+        counts.moving += own != comes;
+    }
+    return counts;
+}
+
 bool topology_next_run(const struct topology *topology, int from, int place, struct slot_run *run) {
     const int16_t *owner = topology->owner;
     int at = from, last = place >= 0 ? topology->shards[place].last_slot : CLUSTER_SLOTS - 1;

@@ -37,6 +37,11 @@ struct topology {
  * are "0-100,200", or nothing. NULL with `error` set: the arguments make no whole topology. */
 struct topology *topology_parse(uint32_t argc, const struct resp_argument *argv, struct error *error);
 void topology_free(struct topology *topology);
+/* How many slots this shard has, and how many move to it or away from it. */
+struct slot_counts {
+    int own, moving;
+};
+struct slot_counts topology_count_slots(const struct topology *topology);
 bool topology_equals(const struct topology *one, const struct topology *other);
 /* {"version": 1, "shards": [{"shard": 0, …, "slots": [[0, 16383]]}], "moves": […]}; NULL: none, as version 0. */
 void topology_write_json(const struct topology *topology, struct text *out);

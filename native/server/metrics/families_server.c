@@ -1,4 +1,5 @@
 /* families_server: the process, its clients, commands, memory and transports. */
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,6 +8,8 @@
 #include "base/memory.h"
 #include "server/admin/admin_part.h"
 #include "server/admin/info_more.h"
+#include "server/cluster/cluster_part.h"
+#include "server/cluster/topology.h"
 #include "server/core/command_table.h"
 #include "server/core/server.h"
 #include "server/metrics/families.h"
@@ -44,6 +47,18 @@ READ(start_time, (double)server->start.unix_ms / 1e3)
 READ(reloads, server->admin->reloads.count)
 READ(reload_successful, !server->admin->reloads.failed)
 READ(errors, server->error_stats.codes[item->serial - 1].count)
+
+/* NaN: the server is not a shard, or has no topology yet. */
+#define READ_TOPOLOGY(name, expression)                                    \
+    static double name(const struct metric_item *item) {                   \
+        const struct topology *topology = item->server->cluster->topology; \
+        return topology ? (double)(expression) : NAN;                      \
+    }
+
+READ_TOPOLOGY(topology_version, topology->version)
+READ_TOPOLOGY(topology_shards, topology->shard_count)
+READ_TOPOLOGY(own_slots, topology_count_slots(topology).own)
+READ_TOPOLOGY(moving_slots, topology_count_slots(topology).moving)
 
 static double cpu_seconds(const struct metric_item *item) {
     (void)item;
@@ -128,6 +143,12 @@ const struct family families_server[] = {
      "Times that the configuration file was read again, at SIGHUP.", reloads},
     {"replay_server_config_last_reload_successful", METRIC_GAUGE, EACH_SERVER,
      "0: the last reload was refused and changed nothing; else 1.", reload_successful},
+    {"replay_server_cluster_topology_version", METRIC_GAUGE, EACH_SERVER,
+     "Version of the topology that this shard has.", topology_version},
+    {"replay_server_cluster_shards", METRIC_GAUGE, EACH_SERVER, "Shards in this shard's topology.", topology_shards},
+    {"replay_server_cluster_slots", METRIC_GAUGE, EACH_SERVER, "Slots of keys that this shard has.", own_slots},
+    {"replay_server_cluster_moving_slots", METRIC_GAUGE, EACH_SERVER,
+     "Slots of keys that are moving to this shard or away from it.", moving_slots},
     {"replay_server_heap_bytes", METRIC_GAUGE, EACH_SERVER, "Heap in use: keys, weights, gradients, buffers.",
      heap_bytes},
     {"replay_server_heap_peak_bytes", METRIC_GAUGE, EACH_SERVER, "The most heap that was ever in use.",
