@@ -31,6 +31,7 @@ struct table_config { ...; };
 struct table_info {
     uint64_t size, capacity, bytes;
     uint64_t added, sampled, removed, stale_updates, updates_applied;
+    uint64_t unused;
     uint64_t stale_items;
     int64_t newest_version;
     uint64_t reserved_slots, pinned_slots, free_slots, retired_slots, item_bytes;

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import redis.asyncio
 
 T = TypeVar("T")
+C = TypeVar("C", bound="Client")
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -39,11 +40,12 @@ class Client(Operations, Awaited):
     host where `shared_memory` is True, and not with None.
     """
 
-    def __new__(cls, url: str = "", **options: Any) -> Client:
-        if cls is Client and is_cluster_url(url):
+    def __new__(cls: type[C], *arguments: Any, **options: Any) -> C:
+        if cls is Client and is_cluster_url(arguments[0] if arguments else options.get("url")):
             from .aio_cluster import AsyncClusterClient  # which stands on this module
 
-            return object.__new__(AsyncClusterClient)
+            made: Any = object.__new__(AsyncClusterClient)
+            return made
         return object.__new__(cls)
 
     async def __aenter__(self) -> Client:

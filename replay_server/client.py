@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from .writer import VectorWriter, Writer
 
 if TYPE_CHECKING:
     import redis
+
+C = TypeVar("C", bound="Client")
 
 
 class Client(Operations, Blocking):
@@ -65,11 +67,12 @@ class Client(Operations, Blocking):
         ValueError: the URL is malformed, or the file cannot be read. (Connecting happens with the first command.)
     """
 
-    def __new__(cls, url: str = "", **options: Any) -> Client:
-        if cls is Client and is_cluster_url(url):
+    def __new__(cls: type[C], *arguments: Any, **options: Any) -> C:
+        if cls is Client and is_cluster_url(arguments[0] if arguments else options.get("url")):
             from .cluster_client import ClusterClient  # which stands on this module
 
-            return object.__new__(ClusterClient)
+            made: Any = object.__new__(ClusterClient)
+            return made
         return object.__new__(cls)
 
     def __enter__(self) -> Client:

@@ -168,7 +168,7 @@ def test_a_shard_that_is_full_leaves_an_add_to_others(cluster, servers):
 
 
 def test_a_queue_gives_each_item_once_and_each_producers_in_order(cluster, servers):
-    cluster.create_table(rs.Table.queue("q", {"producer": rs.Column("int64"), "k": rs.Column("int64")}, 300))
+    cluster.create_table(rs.Table.queue("q", {"producer": rs.Column("int64"), "k": rs.Column("int64")}, 900))
     with rs.Client(cluster.url) as one, rs.Client(cluster.url) as two:
         producers = [cluster, one, two]
         for turn in range(12):
@@ -428,6 +428,20 @@ def test_the_asyncio_client_does_the_same(filled):
             assert (await twin.info("t"))["size"] == 600
 
     rs.aio.run(use())
+
+
+def test_a_client_may_be_made_by_name_and_by_subclasses_with_arguments_of_their_own(filled, servers):
+    class Named(rs.Client):
+        def __init__(self, url: str, name: str) -> None:
+            super().__init__(url)
+            self.name = name
+
+    client, ids, _ = filled
+    with rs.Client(url=client.url) as again:
+        assert_whole(again.sample("t", 8), ids)
+    one = Named(servers[0].url, "one")
+    with one:
+        assert (one.name, one.tables()) == ("one", ["t"])
 
 
 def test_two_servers_of_one_number_are_refused(servers):
