@@ -128,6 +128,22 @@ static void resolution_free(struct resolution *resolution) {
     memory_free(resolution);
 }
 
+static void connect_to(struct primary_link *link, const struct addrinfo *address);
+
+/* An address needs no thread that may have to wait for an answer. */
+static bool is_connected_as_address(struct primary_link *link) {
+    struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | AI_NUMERICHOST};
+    struct addrinfo *found;
+    char port[8];
+    snprintf(port, sizeof port, "%d", (int)link->port);
+    if (getaddrinfo(link->host, port, &hints, &found) != 0) return false;
+    link->began_us = link->server->now_us;
+    connect_to(link, found);
+    freeaddrinfo(found);
+    return true;
+}
+
 static void begin_resolving(struct primary_link *link) {
     struct resolution *resolution = memory_calloc(1, sizeof *resolution);
     if (resolution) resolution->worker = worker_new();
@@ -245,7 +261,11 @@ static void take_psync_answer(struct primary_link *link, const char *line) {
 
 static void take_header(struct primary_link *link, const char *line) {
     struct error error = {.code = ERROR_NONE};
-    link->file = received_file_new(line, &error);
+    if (!link->worker) link->worker = worker_new();
+    if (link->worker)
+        link->file = received_file_new(line, link->worker, &error);
+    else
+        error_set(&error, ERROR_GENERIC, "out of memory or threads");
     if (!link->file) fail(link, "%s", *line == '-' ? line : error.message);
 }
 
@@ -402,6 +422,10 @@ uint64_t link_step(struct server *server) {
     case LINK_WAITS:
         if (server->now_us < link->retry_us) return link->retry_us;
         if (server->ending.begun) return CLOCK_NEVER;
+        if (is_connected_as_address(link)) return link->state == LINK_WAITS ? link->retry_us : CLOCK_NEVER;
+        if (link->resolving && !worker_finished(link->resolving->worker)) return server->now_us + RETRY_US;
+        resolution_free(link->resolving); /* of another primary */
+        link->resolving = NULL;
         begin_resolving(link);
         return server->now_us + LOOK_AGAIN_US;
     case LINK_RESOLVES: return resolved(link);
@@ -480,9 +504,7 @@ void replication_applied(struct client *client) {
 /* ---- whom to follow -------------------------------------------------------------------------------------------------------- */
 
 static void leave_primary(struct primary_link *link) {
-    resolution_free(link->resolving);
-    link->resolving = NULL;
-    hang_up(link);
+    hang_up(link); /* a name that is being looked up is waited for by nobody */
     link->state = LINK_NONE;
 }
 
@@ -530,4 +552,5 @@ void link_free(struct server *server) {
     resolution_free(link->resolving);
     forget_try(link);
     append_buffer_free(&link->arrived);
+    worker_free(link->worker);
 }

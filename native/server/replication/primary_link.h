@@ -36,6 +36,7 @@ struct primary_link {
     char line[512];
     size_t line_length;
     bool takes_over; /* asks the other to become the primary */
+    struct worker *worker; /* for files; NULL: none was needed yet */
     struct received_file *file;
     char next_id[41]; /* of the history that the file begins */
     uint64_t next_offset;

@@ -51,6 +51,8 @@ static void read_all(struct worker_job *job) {
     }
     rdb_file_parse("what the primary has sent", data, length, &file->content, &file->stop, &file->error);
     memory_unmap_file(data, length);
+    close(file->descriptor); /* here: giving up the pages of a large file takes long */
+    file->descriptor = -1;
 }
 
 /* ---- on the loop's ---------------------------------------------------------------------------------------------------- */
@@ -76,7 +78,7 @@ static int open_unnamed(struct error *error) {
     return descriptor;
 }
 
-struct received_file *received_file_new(const char *header, struct error *error) {
+struct received_file *received_file_new(const char *header, struct worker *worker, struct error *error) {
     struct received_file *file = memory_calloc(1, sizeof *file);
     if (!file) {
         error_set(error, ERROR_GENERIC, "out of memory");
@@ -86,9 +88,9 @@ struct received_file *received_file_new(const char *header, struct error *error)
     if (read_header(file, header, error) && (file->descriptor = open_unnamed(error)) >= 0) {
         file->filling = memory_alloc(BUFFER_BYTES);
         file->writing = memory_alloc(BUFFER_BYTES);
-        file->worker = worker_new();
-        if (file->filling && file->writing && file->worker) return file;
-        error_set(error, ERROR_GENERIC, "out of memory or threads");
+        file->worker = worker;
+        if (file->filling && file->writing) return file;
+        error_set(error, ERROR_GENERIC, "out of memory");
     }
     received_file_free(file);
     return NULL;
@@ -97,7 +99,7 @@ struct received_file *received_file_new(const char *header, struct error *error)
 void received_file_free(struct received_file *file) {
     if (!file) return;
     atomic_store(&file->stop, true);
-    worker_free(file->worker);
+    if (file->busy) worker_wait(file->worker);
     store_content_free(&file->content.store);
     memory_free(file->filling);
     memory_free(file->writing);

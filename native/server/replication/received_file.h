@@ -11,10 +11,12 @@
 #include "persist/rdb_file.h"
 
 struct received_file;
+struct worker;
 
-/* `header`: "$123", or "$EOF:" and forty bytes that mark the end. NULL with `error` set. */
-struct received_file *received_file_new(const char *header, struct error *error);
-/* Gives up what the thread is at. NULL is allowed. */
+/* `header`: "$123", or "$EOF:" and forty bytes that mark the end. The worker does nothing else meanwhile. NULL with `error`
+ * set. */
+struct received_file *received_file_new(const char *header, struct worker *worker, struct error *error);
+/* Waits until the worker has given up what it is at. NULL is allowed. */
 void received_file_free(struct received_file *file);
 
 /* Takes some of the bytes; fewer than there are where the disk is behind, or the file has ended. */
