@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -134,6 +135,9 @@ class Client(Operations, Awaited):
 
         chosen = SamplerOptions(batch_size, prefetch, sample, writable, workers=workers, in_flight=in_flight)
         return AsyncSampler(draw, chosen)
+
+
+Client.__new__.__signature__ = inspect.signature(Operations.__init__)  # type: ignore[attr-defined]
 
 
 class AsyncTableHandle(TableOperations, Awaited):

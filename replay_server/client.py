@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -206,6 +207,9 @@ class Client(Operations, Blocking):
             return source._sample(name, options.batch_size, out, shared, wanted)
 
         return Sampler(draw, lambda: run(source._known(name)).table, source.close, options)
+
+
+Client.__new__.__signature__ = inspect.signature(Operations.__init__)  # type: ignore[attr-defined]
 
 
 class TableHandle(TableOperations, TableMethods, Blocking):
