@@ -67,11 +67,12 @@ class Client(Operations, Awaited):
 
     @property
     def redis(self) -> redis.asyncio.Redis:
-        """A redis-py asyncio client of the same server."""
-        if self._redis is None:
+        """A redis-py asyncio client of the same server; of several hosts, see `replay_server.Client.redis`."""
+        if self._redis is None or self._redis_of is not self._pool.primary:
             import redis.asyncio
 
-            self._redis = redis.asyncio.Redis.from_url(self.url, **self._redis_options())
+            self._redis_of = self._pool.primary
+            self._redis = redis.asyncio.Redis.from_url(self._redis_of.url, **self._redis_options())
         return self._redis
 
     async def close(self) -> None:

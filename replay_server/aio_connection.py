@@ -246,11 +246,11 @@ class AsyncPool(ConnectionPool[AsyncConnection]):
         super().__init__(address, options)
         self._shares = bool(options.shared_memory)
 
-    async def open(self, shared: bool) -> AsyncConnection:
+    async def open(self, host: Address, shared: bool) -> AsyncConnection:
         """See `ConnectionPool`."""
         if not (shared and self._shares):
-            return await AsyncConnection.open(self.address, *self._timeouts)
-        connection = await AsyncConnection.open_shared(self.address, *self._timeouts)
+            return await AsyncConnection.open(host, *self._timeouts)
+        connection = await AsyncConnection.open_shared(host, *self._timeouts)
         self._shares = connection.arena is not None  # else the server is elsewhere, or has no more to share
         return connection
 

@@ -38,9 +38,10 @@ class Client(Operations, Blocking):
     and the next command connects anew.
 
     Args:
-        url: `redis://[[user]:password@]host:port` or `unix:///path`; or `redis+cluster://host:port[,host:port…]` for
-            servers that hold one replay together (docs/how-to/many-shards.md). If it has no password, that of the
-            variable REPLAY_SERVER_PASSWORD is used.
+        url: `redis://[[user]:password@]host:port` or `unix:///path`; `redis://host:port,host:port…` for a server and
+            its replicas: the client uses the primary, and finds it anew after a failover; or
+            `redis+cluster://host:port[,host:port…]` for servers that hold one replay together
+            (docs/how-to/many-shards.md). If it has no password, that of the variable REPLAY_SERVER_PASSWORD is used.
         connect_timeout: seconds for one attempt to connect.
         socket_timeout: seconds without progress, beyond a command's own `timeout`, until the server counts as lost.
         reconnect_timeout: seconds to go on trying.
@@ -94,11 +95,15 @@ class Client(Operations, Blocking):
 
     @property
     def redis(self) -> redis.Redis:
-        """A redis-py client of the same server with the same timeouts, for all but REPLAY.*, WEIGHTS.* and GRAD.*."""
-        if self._redis is None:
+        """A redis-py client of the same server with the same timeouts, for all but REPLAY.*, WEIGHTS.* and GRAD.*.
+
+        Where the URL names several hosts, it is of the one that this client last found to be the primary.
+        """
+        if self._redis is None or self._redis_of is not self._pool.primary:
             import redis
 
-            self._redis = redis.Redis.from_url(self.url, **self._redis_options())
+            self._redis_of = self._pool.primary
+            self._redis = redis.Redis.from_url(self._redis_of.url, **self._redis_options())
         return self._redis
 
     def close(self) -> None:

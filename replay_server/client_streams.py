@@ -11,7 +11,7 @@ import numpy as np
 from . import commands
 from .commands import Command, ServedTable
 from .driver import Operation
-from .errors import ConnectionLost, ReplayError, SchemaError, TableNotFound
+from .errors import ConnectionLost, ReplayError, SchemaError, ServerError, TableNotFound
 from .exchanges import Exchanges
 from .step_codec import encoder_for
 
@@ -98,6 +98,8 @@ class ClientStreams:
                 ) from error
             raise
         except ReplayError as error:
+            if isinstance(error, ServerError) and error.code == "READONLY":
+                self.close()  # a replica now: the next sending looks for the primary
             if connection.usable or isinstance(error, ConnectionLost):
                 raise
             raise ConnectionLost(

@@ -132,6 +132,11 @@ def greet(address: str, username: str | None, password: str | None, source: str)
     return Command("greeting", ("HELLO", 3, *login), read, repeatable=True)
 
 
+def is_a_primary() -> Command[bool]:
+    """ROLE: whether the server is a primary, and no replica."""
+    return plain("role", ("ROLE",), lambda role: role[0] in (b"master", "master"), True)
+
+
 def any_command(*arguments: str | bytes | int, repeatable: bool = False) -> Command[Any]:
     """Any command that answers at once, over this client's own connections: for programs that do without redis-py.
 

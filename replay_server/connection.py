@@ -35,6 +35,8 @@ _MOST_DESCRIPTORS = 4  # one is expected; what does not fit is dropped by the ke
 class Address:
     """Where a server listens, from its URL: `redis://[[user]:password@]host[:port]` or `unix://[[user]:password@]/path`.
 
+    `redis://host[:port],host[:port]…` names a server and its replicas, in any order; the client finds the primary.
+
     `rediss://` is TLS. What it checks is said as redis-py has it: `?ssl_ca_certs=FILE` (whose certificates are trusted,
     in place of the system's), `ssl_cert_reqs=required|none`, `ssl_check_hostname=true|false`, and the client's own
     `ssl_certfile=FILE` and `ssl_keyfile=FILE`, joined by `&`.
@@ -54,9 +56,16 @@ class Address:
     abstract: str | None = None
     """Name of an abstract unix socket to connect to in place of host and port, as the server there has told it."""
     password_source: str = _URL
+    several: tuple[Address, ...] = ()
+    """All hosts, each by itself, where the URL names several; host and port are then those of the first."""
 
     @classmethod
     def parse(cls, url: str) -> Address:
+        before, at, after = url.rpartition("@") if "@" in url else url.partition("://")
+        listed, mark, query = after.partition("?")
+        if "," in listed and url.startswith(("redis://", "rediss://")):
+            hosts = tuple(cls.parse(f"{before}{at}{host}{mark}{query}") for host in listed.rstrip("/").split(","))
+            return replace(hosts[0], url=url, several=hosts)
         parts = urlsplit(url)
         username = unquote(parts.username) if parts.username else None
         password = unquote(parts.password) if parts.password is not None else None
@@ -85,11 +94,20 @@ class Address:
                 password = read_password(password_file)
             except ConfigError as error:
                 raise ValueError(f"password_file: {error}") from error
-            return replace(address, password=password, password_source=f"the file {password_file}")
+            return address._with_password(password, f"the file {password_file}")
         password = os.environ.get(PASSWORD_VARIABLE)
         if address.password is not None or not password:
             return address
-        return replace(address, password=password, password_source=PASSWORD_VARIABLE)
+        return address._with_password(password, PASSWORD_VARIABLE)
+
+    def _with_password(self, password: str | None, source: str) -> Address:
+        several = tuple(host._with_password(password, source) for host in self.several)
+        return replace(self, password=password, password_source=source, several=several)
+
+    @property
+    def hosts(self) -> tuple[Address, ...]:
+        """Those of the URL, each by itself."""
+        return self.several or (self,)
 
     @property
     def has_password_in_url(self) -> bool:
@@ -103,12 +121,17 @@ class Address:
     @property
     def is_local(self) -> bool:
         """Whether it is plainly on this host."""
+        if self.several:
+            return all(host.is_local for host in self.several)
         return self.path is not None or self.host in ("localhost", "::1") or self.host.startswith("127.")
 
     def __str__(self) -> str:
         """The address without its password."""
         if self.path is not None:
             return f"unix://{self.path}"
+        if self.several:
+            names = ",".join(str(host).partition("://")[2] for host in self.several)
+            return f"{'redis' if self.tls is None else 'rediss'}://{names}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'redis' if self.tls is None else 'rediss'}://{host}:{self.port}"
 

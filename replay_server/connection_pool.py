@@ -16,6 +16,7 @@ import time
 import weakref
 from typing import Any, Generic, TypeVar
 
+from .commands import is_a_primary
 from .connection import Address, Connection, on_same_host
 from .driver import Operation
 from .errors import ConnectionLost
@@ -38,6 +39,8 @@ class ConnectionPool(Generic[C]):
     def __init__(self, address: Address, options: ClientOptions) -> None:
         self.address = address
         self._timeouts = (options.connect_timeout, options.socket_timeout)
+        self.primary = address.hosts[0]
+        """The host that was last found to be the primary; of one host alone nothing is asked."""
         self.closed = False
         self._begin()
 
@@ -50,7 +53,7 @@ class ConnectionPool(Generic[C]):
         self._until_closed.acquire()
         self._process = os.getpid()
 
-    def open(self, shared: bool) -> Any:
+    def open(self, host: Address, shared: bool) -> Any:
         """A new connection, or what awaits it; `shared`: for a command whose reply may come through shared memory.
 
         Raises:
@@ -78,7 +81,7 @@ class ConnectionPool(Generic[C]):
         delay = _FIRST_DELAY_S
         while not self.closed:
             try:
-                connection: C = yield self.open, shared
+                connection: C = yield from self._to_primary(shared)
             except ConnectionLost:
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -91,6 +94,35 @@ class ConnectionPool(Generic[C]):
                 return connection
             connection.close()  # `close` may have looked before the connection was among those opened
         raise ConnectionLost(f"the client of {self.address} is closed")
+
+    def _to_primary(self, shared: bool) -> Operation[C]:
+        """A new connection to the host that is the primary."""
+        if not self.address.several:
+            return (yield self.open, self.address, shared)
+        others = [host for host in self.address.several if host != self.primary]
+        refusals = []
+        for host in [self.primary, *others]:
+            try:
+                connection: C = yield self.open, host, shared
+            except ConnectionLost as error:
+                refusals.append(str(error))
+                continue
+            try:
+                is_primary = yield from connection.exchange(is_a_primary())
+            except BaseException:
+                connection.close()
+                raise
+            if is_primary:
+                self.primary = host
+                return connection
+            connection.close()
+            refusals.append(f"{host} is a replica")
+        raise ConnectionLost(f"no primary answers: {'; '.join(refusals)}")
+
+    def leave_replica(self, connection: C) -> None:
+        """The connection's host has turned out to be a replica: closes it, and the idle ones, which are to the same."""
+        connection.close()
+        self._close_idle()
 
     def release(self, connection: C) -> None:
         """Takes a connection back: to be used again, where its last reply was read whole."""
@@ -142,11 +174,11 @@ class BlockingPool(ConnectionPool[Connection]):
         super().__init__(address, options)
         self._near = bool(options.shared_memory) and address.path is None
 
-    def open(self, shared: bool) -> Connection:
+    def open(self, host: Address, shared: bool) -> Connection:
         """See `ConnectionPool`: every connection may have memory shared with it later."""
-        connection = Connection(self.address, *self._timeouts)
+        connection = Connection(host, *self._timeouts)
         if self._near:
-            connection = on_same_host(connection, self.address, *self._timeouts)
+            connection = on_same_host(connection, host, *self._timeouts)
         if shared:
             connection.share()  # now: between a request and its reply (`begun`) there is no other one
         return connection

@@ -76,6 +76,7 @@ class Operations(Written):
         self._options = ClientOptions(*timeouts, shared_memory, file, pickle_password, missing, missing_after)
         self._tables: dict[str, ServedTable] = {}
         self._redis: Any = None
+        self._redis_of: Address | None = None
         self._begin(url)
 
     def _begin(self, url: str) -> None:
