@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from .batch import Batch
 from .client import Client
-from .cluster import Cluster
 from .errors import (
     ConnectionLost,
     GradientNotWaiting,
@@ -47,6 +46,7 @@ from .updater import Updater
 if TYPE_CHECKING:
     from . import aio
     from .buffer import Buffer
+    from .cluster import Cluster
     from .sum_tree import SumTree
 
 try:
@@ -94,11 +94,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`Buffer`, `SumTree` and `aio` are imported when first asked for: a client needs no native core and no asyncio."""
+    """What needs the native core, redis-py or asyncio is imported when first asked for: a client does without."""
     if name == "Buffer":
         value = importlib.import_module(".buffer", __name__).Buffer
     elif name == "SumTree":
         value = importlib.import_module(".sum_tree", __name__).SumTree
+    elif name == "Cluster":
+        value = importlib.import_module(".cluster", __name__).Cluster
     elif name == "aio":
         value = importlib.import_module(".aio", __name__)
     else:
