@@ -181,17 +181,27 @@ static enum append_read check_line(struct append_reader *reader, struct error *e
 
 /* ---- the end ------------------------------------------------------------------------------------------------------- */
 
-/* Whether a checksum follows: then this is no tail that was cut off, see the header. */
-static bool a_checksum_follows(const struct append_reader *reader) {
-    const uint8_t *bytes = bytes_of(reader);
+/* The last checksum of the window; NULL: none follows. */
+static const uint8_t *last_checksum(const struct append_reader *reader) {
+    const uint8_t *bytes = bytes_of(reader), *last = NULL;
     for (size_t i = 0; i + APPEND_CHECKSUM_LINE <= reader->length; i++) {
         const uint8_t *found = memchr(bytes + i, '#', reader->length - i - APPEND_CHECKSUM_LINE + 1);
-        if (!found) return false;
+        if (!found) break;
         i = (size_t)(found - bytes);
         if (memcmp(found, "#CRC:", 5) == 0 && memcmp(found + 13, "\r\n", 2) == 0 && (i == 0 || found[-1] == '\n'))
-            return true;
+            last = found;
     }
-    return false;
+    return last;
+}
+
+/* Whether what the window begins with was cut off, and not damaged: see the header. */
+static bool was_cut_off(const struct append_reader *reader) {
+    const uint8_t *last = last_checksum(reader);
+    if (!last) return true;
+    char expected[APPEND_CHECKSUM_LINE + 1];
+    uint32_t checksum = crc32c(reader->checksum, bytes_of(reader), (size_t)(last - bytes_of(reader)));
+    snprintf(expected, sizeof expected, APPEND_CHECKSUM_FORMAT, checksum);
+    return memcmp(last, expected, APPEND_CHECKSUM_LINE) == 0;
 }
 
 /* A system that went down may have left zeros where it had not written yet: the file then ends before them. 1: it was
@@ -220,7 +230,7 @@ static int cut_zeros(struct append_reader *reader, struct error *error) {
 
 static enum append_read at_the_end(const struct append_reader *reader, struct error *error) {
     if (reader->length == 0) return reader->end < reader->size ? APPEND_READ_TORN : APPEND_READ_END;
-    if (!a_checksum_follows(reader)) return APPEND_READ_TORN;
+    if (was_cut_off(reader)) return APPEND_READ_TORN;
     return corrupt(reader, reader->at, "what begins here has no end before the file's, though a checksum follows",
                    error);
 }

@@ -3,8 +3,9 @@
  *
  * How a torn end is distinguished from damage: the writer ends everything that it writes at once with a checksum. So
  * if a crash cut off the end of a write, or left it as zeros, no checksum follows. If the last unit is incomplete and
- * no checksum follows it, the end is torn, and the file can be cut there. In any other case bytes have changed after
- * they were written, and the file is corrupt. A transaction is never handed out in part, because all of a unit is in
+ * no checksum follows it, the end is torn, and the file can be cut there. So it can if the last checksum that follows
+ * agrees with everything before it: a script took longer than what is written at once, and the server ended before the
+ * script did. In any other case bytes have changed after they were written, and the file is corrupt. A transaction is never handed out in part, because all of a unit is in
  * memory before its first command is handed out. */
 #ifndef REPLAY_PERSIST_APPEND_READER_H
 #define REPLAY_PERSIST_APPEND_READER_H

@@ -237,6 +237,36 @@ def test_a_tail_that_was_cut_off_is_repaired_and_said(tmp_path: Path) -> None:
             assert "were cut off" not in server.log()
 
 
+@pytest.mark.parametrize("policy", ["always", "everysec"])
+def test_a_script_that_a_kill_ended_is_cut_off_whole(tmp_path: Path, policy: str) -> None:
+    """It ran for longer than what is written at once, so checksums stand within it."""
+    with serve(tmp_path, policy, busy_reply_threshold="50") as (server, client):
+        client.set("before", 1)
+        running = redis.Redis.from_url(server.url)
+        script = "redis.call('SET', 'half', 1) while true do redis.call('INCR', 'half') end"
+
+        def run() -> None:
+            with contextlib.suppress(redis.ConnectionError):
+                running.eval(script, 0)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        path = tmp_path / INCREMENT
+        while b"half" not in path.read_bytes():
+            time.sleep(0.01)
+        kill(server)
+        thread.join()
+        running.close()
+    assert b"#CRC:" in path.read_bytes().partition(b"MULTI")[2]
+    with serve(tmp_path) as (server, client):
+        assert (client.get("before"), client.exists("half")) == (b"1", 0)
+        assert "were cut off" in server.log()
+        client.set("after", 1)
+        kill(server)
+    with serve(tmp_path) as (server, client):
+        assert client.get("after") == b"1"
+
+
 def test_a_tail_that_was_cut_off_is_refused_where_it_is_not_to_be_repaired(tmp_path: Path) -> None:
     write_some(tmp_path)
     path = tmp_path / INCREMENT

@@ -127,6 +127,8 @@ APART = frozenset(
 # With these, large offsets make strings of hundreds of megabytes.
 BY_BITS = ("setbit", "bitfield", "bitfield_ro")
 OFFSETS = {b"4294967295", b"4294967296", b"2147483648", b"536870912"}
+# They take the further argument of Redis 7.2, WITHSCORE: with one more than Redis 7.0 takes, replies differ.
+LONGER = ("zrank", "zrevrank")
 KEYS = (b"string", b"list", b"hash", b"set", b"zset", b"missing")
 
 
@@ -153,12 +155,13 @@ def names(peers: Any) -> list[str]:
 
 def requests(name: str) -> Iterator[Command]:
     """All arguments the same edge; then a key in the first place and an edge in one of the others."""
+    most = 1 if name in LONGER else 4
     edges = [edge for edge in EDGES if name not in BY_BITS or edge not in OFFSETS]
     for edge in edges:
-        for count in range(5):
+        for count in range(most + 1):  # of arguments behind the key, or from it on
             yield (name.encode(), *[edge] * count)
     for key in KEYS:
-        for count in range(1, 5):
+        for count in range(1, most + 1):
             for at in range(count):
                 for edge in edges:
                     others = [b"1"] * count

@@ -137,6 +137,26 @@ def test_a_replica_whose_link_was_cut_is_sent_what_it_missed(pair: tuple[str, st
 
 
 @pytest.mark.parametrize("pair", FOLLOWED, ids=ids)
+def test_a_time_that_is_over_when_it_comes_removes_nothing_before_the_primary_does(
+    pair: tuple[str, str], tmp_path: Path
+) -> None:
+    with linked(pair, tmp_path) as (primary, replica, link):
+        link.cut(mend=False)
+        client = primary.client
+        client.rpush("kept", 1)
+        client.pexpire("kept", 200)
+        client.rpush("kept", 2)
+        client.persist("kept")
+        client.set("over", 1)
+        client.pexpire("over", 200)
+        time.sleep(0.3)
+        link.mend()
+        assert client.exists("over") == 0
+        assert_follows(primary, replica)
+        assert replica.client.lrange("kept", 0, -1) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("pair", FOLLOWED, ids=ids)
 def test_a_replica_that_missed_more_than_the_backlog_begins_anew(pair: tuple[str, str], tmp_path: Path) -> None:
     with linked(pair, tmp_path, "repl-backlog-size", "16384") as (primary, replica, link):
         refused = primary.client.info("stats")["sync_partial_err"]

@@ -276,7 +276,7 @@ def test_compression_comes_back_from_a_spec(compression):
 def test_compression_that_cannot_be_is_refused():
     with pytest.raises(rs.SchemaError, match="one of none, lz4, zstd, got 'gzip'"):
         table(signature=WINDOWS, compression="gzip")
-    with pytest.raises(rs.SchemaError, match="no windows, so no steps"):
+    with pytest.raises(rs.SchemaError, match="no windows and so no steps"):
         table(compression="lz4")
 
 

@@ -197,7 +197,7 @@ static void expire_generic(struct client *client, bool seconds, bool relative) {
         reply_integer(client, 0);
         return;
     }
-    if (at_ms <= now_ms && !client->server->loading) {
+    if (at_ms <= now_ms && !client->server->loading && !store->keeps_expired) {
         propagate_key_words(client, "DEL", 1, NULL);
         keyspace_remove(client, entry);
     } else if (store_expire_at(store, database_of(client), entry, at_ms)) {
