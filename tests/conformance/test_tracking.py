@@ -236,7 +236,7 @@ def test_a_flush_changes_everything(both: Both) -> None:
 
 def test_keys_whose_time_is_over_are_told_of(both: Both) -> None:
     told = tracked(both)
-    both.run("w", b"SET", b"x", b"1", b"PX", b"1")
+    both.run("w", b"SET", b"x", b"1", b"PX", b"200")
     both.run("a", b"GET", b"x")
     for side in both.sides:
         heard: list[bytes] = []
