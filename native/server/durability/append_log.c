@@ -244,6 +244,18 @@ bool append_log_refuses(const struct append_log *log, char *text, size_t size) {
     return true;
 }
 
+bool append_log_lacks_restored(const struct append_log *log) {
+    return log->writer && !log->beginning &&
+           replay_log_awaits_base(log->server->replay->tables, append_rewrite_is_running(log) ? log->next.base : 0);
+}
+
+bool append_log_refuses_tables(const struct append_log *log, char *text, size_t size) {
+    if (log->rewrites_failed_in_a_row == 0 || !append_log_lacks_restored(log)) return false;
+    snprintf(text, size, "MISCONF Restored tables are not in the AOF file, since it could not be rewritten: %s",
+             log->rewrite_error.message);
+    return true;
+}
+
 /* ---- start and end ------------------------------------------------------------------------------------------------- */
 
 static void notify(void *context) {

@@ -90,6 +90,10 @@ void append_log_replied(struct client *client);
 uint64_t append_log_step(struct append_log *log);
 /* Why a command that changes the store is refused now ("MISCONF …"), written to `text`; false: it is not. */
 bool append_log_refuses(const struct append_log *log, char *text, size_t size);
+/* Restored tables are not in the file yet: a kill would bring back those that they have replaced. */
+bool append_log_lacks_restored(const struct append_log *log);
+/* The same for commands that change tables, which are refused when the base that was to have them has failed. */
+bool append_log_refuses_tables(const struct append_log *log, char *text, size_t size);
 
 void append_log_info(const struct append_log *log, struct text *out); /* lines of INFO persistence */
 

@@ -38,7 +38,9 @@ static void free_part(struct server *server) {
 
 const char *durability_refuses_writes(const struct server *server, bool of_tables, char *text, size_t size) {
     if (!of_tables && snapshots_refuse_writes(server->durability->snapshots)) return SAVE_REFUSAL;
-    return append_log_refuses(server->durability->append_log, text, size) ? text : NULL;
+    const struct append_log *log = server->durability->append_log;
+    if (of_tables && append_log_refuses_tables(log, text, size)) return text;
+    return append_log_refuses(log, text, size) ? text : NULL;
 }
 
 static uint64_t append_work(struct server *server) {

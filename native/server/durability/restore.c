@@ -37,6 +37,8 @@ struct restore_job {
     atomic_bool stop;
     int failed;
     struct error error;
+    bool installed;             /* the append-only file is to have the tables yet … */
+    uint64_t rewrites_failed;   /* … and so many rewrites had failed before */
 };
 
 /* Where others tell more, keys and weights stay as they are. Returns how many keys were left out. */
@@ -196,20 +198,43 @@ static void forget(struct snapshots *snapshots) {
     memory_free(job);
 }
 
+static void finish(struct snapshots *snapshots) {
+    forget(snapshots);
+    wait_queue_wake(snapshots->server, &snapshots->restorers);
+}
+
+/* Whoever asked is answered once a kill would no longer bring back the former tables, or when that has failed. */
+static uint64_t wait_for_file(struct snapshots *snapshots) {
+    const struct restore_job *job = snapshots->restoring;
+    const struct append_log *log = snapshots->server->durability->append_log;
+    bool lacks = append_log_lacks_restored(log);
+    if (lacks && log->rewrites_failed == job->rewrites_failed) return snapshots->server->now_us + LOOK_AGAIN_US;
+    if (lacks)
+        error_set(&snapshots->restore_outcome, ERROR_GENERIC,
+                  "the tables were restored, but are not in the append-only file, since it could not be rewritten: %s. "
+                  "Writes to tables are refused until it is; a kill before that brings back the former tables",
+                  log->rewrite_error.message);
+    finish(snapshots);
+    return snapshots->server->now_us;
+}
+
 uint64_t restore_step(struct snapshots *snapshots) {
     struct restore_job *job = snapshots->restoring;
     if (!job) return CLOCK_NEVER;
+    if (job->installed) return wait_for_file(snapshots);
     if (!worker_finished(job->worker)) return snapshots->server->now_us + LOOK_AGAIN_US;
     text_free(&snapshots->restore_said);
     snapshots->restore_outcome = (struct error){.code = ERROR_NONE};
     if (job->failed) {
         snapshots->restore_outcome = job->error;
     } else if (!check_rights(snapshots->server, job->client, &job->content, &snapshots->restore_outcome)) {
-        install(snapshots, &job->content, job->path, &snapshots->restore_said, &snapshots->restore_outcome);
+        job->installed =
+            !install(snapshots, &job->content, job->path, &snapshots->restore_said, &snapshots->restore_outcome);
         say_left_out(job->left_out, "those that are here stay", &snapshots->restore_said);
+        job->rewrites_failed = snapshots->server->durability->append_log->rewrites_failed;
     }
-    forget(snapshots);
-    wait_queue_wake(snapshots->server, &snapshots->restorers);
+    if (job->installed) return wait_for_file(snapshots);
+    finish(snapshots);
     return snapshots->server->now_us;
 }
 

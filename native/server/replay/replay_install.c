@@ -59,6 +59,7 @@ int replay_registry_install(struct replay_registry *registry, struct table *cons
         struct replay_entry *there = entry_of_name(registry, table_config(tables[i])->name);
         if (there) {
             there->replaced = true;
+            replay_log_replaced(there, entries[i]);
             replay_registry_drop(registry, there);
         }
         replay_registry_enter(registry, entries[i]);

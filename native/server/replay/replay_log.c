@@ -48,12 +48,27 @@ void replay_log_created(struct replay_entry *entry) {
 
 void replay_log_restored(struct replay_entry *entry) {
     struct replay_registry *registry = entry->registry;
+    if (table_has_journal(entry->table)) return; /* it has replaced one */
     if (registry->logs && is_durable(entry) && begin_journal(entry)) registry->unlogged++;
+}
+
+/* The file keeps the former table until a base has the new one, so that a kill before that brings it back. */
+void replay_log_replaced(struct replay_entry *former, struct replay_entry *entry) {
+    struct replay_registry *registry = entry->registry;
+    if (!table_has_journal(former->table) || !is_durable(entry) || !begin_journal(entry)) return;
+    entry->former_logged = former->logged || former->former_logged;
+    if (former->logged) registry->unlogged++; /* else one takes the other's place */
+    former->logged = false;
+    table_journal_end(former->table);
 }
 
 void replay_log_dropped(struct replay_entry *entry) {
     if (!table_has_journal(entry->table)) return;
-    if (!entry->logged) entry->registry->unlogged--;
+    if (!entry->logged) {
+        entry->registry->unlogged--;
+        table_journal_write(entry->table); /* nowhere: only its end may be told */
+        entry->logged = entry->former_logged;
+    }
     table_journal_tell(entry->table, TABLE_JOURNAL_DROP, NULL, 0);
     table_journal_end(entry->table);
     entry->logged = false;
@@ -76,7 +91,7 @@ void replay_log_off(struct replay_registry *registry) {
     registry->unlogged = 0;
     for (struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
         table_journal_end(entry->table);
-        entry->logged = false;
+        entry->logged = entry->former_logged = false;
     }
 }
 
@@ -88,6 +103,12 @@ bool replay_log_holds_something(const struct replay_registry *registry) {
 
 bool replay_log_lacks_tables(const struct replay_registry *registry) {
     return registry->unlogged > 0;
+}
+
+bool replay_log_awaits_base(const struct replay_registry *registry, uint64_t base) {
+    for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next)
+        if (table_has_journal(entry->table) && (!entry->logged || (base && entry->logged_from == base))) return true;
+    return false;
 }
 
 bool replay_log_is_whole(const struct replay_registry *registry) {
@@ -174,7 +195,12 @@ int replay_log_apply(struct replay_registry *registry, const char *name, const u
         unskip(skipped, name);
         if (number != base) text_append(skipped, "\n%s\n", name);
     }
-    if (is_skipped(skipped, name)) return 0;
+    if (is_skipped(skipped, name)) {
+        if (kind != TABLE_JOURNAL_DROP) return 0;
+        unskip(skipped, name);
+        if (entry && entry->logged) replay_registry_drop(registry, entry); /* the one that it had replaced */
+        return 0;
+    }
     if (!entry || !entry->logged)
         return error_set(error, ERROR_NOTABLE, "a change of the table '%s', which is not there", name);
     if (kind != TABLE_JOURNAL_DROP) return table_apply(entry->table, record, length, error);

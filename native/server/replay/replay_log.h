@@ -14,6 +14,8 @@
 /* ---- for the registry ---- */
 void replay_log_created(struct replay_entry *entry); /* a new table is in service */
 void replay_log_restored(struct replay_entry *entry); /* as is one out of a snapshot */
+/* Before `former` is dropped for `entry`, a restored table of its name. */
+void replay_log_replaced(struct replay_entry *former, struct replay_entry *entry);
 void replay_log_dropped(struct replay_entry *entry);
 
 /* ---- for whoever keeps the file ---- */
@@ -21,6 +23,8 @@ void replay_log_on(struct replay_registry *registry); /* there is one; it has th
 void replay_log_off(struct replay_registry *registry);
 bool replay_log_holds_something(const struct replay_registry *registry); /* there are durable tables */
 bool replay_log_lacks_tables(const struct replay_registry *registry);
+/* There are tables that are in no base yet, or only in this one, which is not finished; 0: none is being written. */
+bool replay_log_awaits_base(const struct replay_registry *registry, uint64_t base);
 bool replay_log_is_whole(
     const struct replay_registry *registry); /* no durable table is being changed: one may be cut */
 void replay_log_cut(struct replay_registry *registry, uint64_t base); /* the base has all durable tables from here on */

@@ -42,6 +42,7 @@ struct replay_entry {
     struct table_journal_sink journal;
     bool logged; /* the file has the table … */
     uint64_t logged_from; /* … if this base of it was finished; 0: it has it in any case */
+    bool former_logged; /* while it is not, the file has the table that it replaced */
     bool lacks_pins; /* somebody was refused, or waits, for want of items that may be pinned */
     bool replaced; /* dropped for another table of its name */
     uint32_t amid; /* requests between two parts of their batches: settings stay, and no reset begins */
