@@ -46,7 +46,6 @@ static void reset_slice(struct table *table) {
     rate_limiter_reset(&table->limiter);
     /* A caller that begins anew counts versions anew: none of its items may be too old. */
     freshness_forget(&table->freshness);
-    table_journal_tell(table, TABLE_JOURNAL_RESET, NULL, 0);
 }
 
 static void look_again(struct table *table, uint32_t slot) {
@@ -114,6 +113,7 @@ bool table_step(struct table *table, uint64_t deadline_us) {
 /* ---- beginning ----------------------------------------------------------------------------------------------------- */
 
 void table_begin_reset(struct table *table) {
+    if (table->journal) table_journal_tell_reset(table);
     table->work.resetting = true;
 }
 
@@ -183,9 +183,7 @@ static int replace_selectors(struct table *table, const struct table_config *con
 int table_begin_configure(struct table *table, const uint8_t *spec, size_t length, struct error *error) {
     struct table_config config = table->config;
     if (!table_is_ready(table, error) || table_config_change(&config, spec, length, error) ||
-        check_priorities_fit(table, &config, error) || replace_selectors(table, &config, error)) {
-        return -1;
-    }
+        check_priorities_fit(table, &config, error) || replace_selectors(table, &config, error)) return -1;
     struct table_work *work = &table->work;
     uint32_t before = table->config.max_times_sampled, limit = config.max_times_sampled;
     work->wearing = limit && (before == 0 || limit < before);

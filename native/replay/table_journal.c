@@ -8,7 +8,7 @@
 #include "replay/slot_record.h"
 #include "replay/table_state.h"
 
-/* Counters as they are now; the number is that of the last record. */
+/* Counters as they are now; the number is that of the last record. Amid a reset they are as they will be after it. */
 static struct table_journal_head head_of(const struct table *table, enum table_journal_kind kind) {
     struct table_journal_head head = {
         .kind = kind,
@@ -25,6 +25,10 @@ static struct table_journal_head head_of(const struct table *table, enum table_j
         .next_age = table->items.next_age,
     };
     memcpy(head.random, table->random.words, sizeof head.random);
+    if (!table->work.resetting) return head;
+    head.removed += table->items.live;
+    head.limiter_inserts = head.limiter_samples = 0;
+    head.newest_version = heap_key_of_integer(INT64_MIN);
     return head;
 }
 
@@ -74,6 +78,12 @@ bool table_journal_tell(struct table *table, enum table_journal_kind kind, const
     uint8_t *to = begin_record(table, kind, length);
     if (to && length) memcpy(to, body, length);
     return to;
+}
+
+void table_journal_tell_reset(struct table *table) {
+    table_journal_write(table);
+    table->work.resetting = true;
+    begin_record(table, TABLE_JOURNAL_RESET, 0);
 }
 
 bool table_journal_tell_created(struct table *table) {
@@ -208,13 +218,14 @@ void table_journal_left(struct table *table, uint32_t slot) {
     const struct slot_store *items = &table->items;
     if (items->list_length && items->age[slot] >= journal->first_age)
         for (uint32_t i = 0; i < items->list_length; i++) journal->seen[slot_list(items, slot)[i]]--;
-    if (table->work.resetting) return; /* one record says that all have left */
+    if (table->work.resetting) return; /* one record has said that all leave */
     if (journal->counts.left == TABLE_JOURNAL_BATCH) table_journal_write(table);
     journal->left[journal->counts.left++] = table_id(table, slot);
 }
 
 void table_journal_updated(struct table *table, uint32_t slot, double priority) {
     struct table_journal *journal = table->journal;
+    if (table->work.resetting) return; /* it has left as far as the records go */
     if (journal->counts.updated == TABLE_JOURNAL_BATCH) table_journal_write(table);
     journal->updated[journal->counts.updated] = table_id(table, slot);
     journal->priorities[journal->counts.updated++] = priority;

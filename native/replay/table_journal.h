@@ -103,6 +103,9 @@ void table_journal_end(struct table *table); /* of one that has none, too */
  * none. False: nothing takes it. */
 bool table_journal_tell(struct table *table, enum table_journal_kind kind, const void *body, size_t length);
 bool table_journal_tell_created(struct table *table); /* false: nothing takes it */
+/* At the beginning of a reset, which the record tells whole: until it is done no change of an item that is still there is
+ * told. Sets work.resetting. */
+void table_journal_tell_reset(struct table *table);
 bool table_has_journal(const struct table *table);
 
 /* ---- for the table's own files: the table has a journal ---- */

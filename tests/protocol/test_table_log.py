@@ -518,3 +518,25 @@ def test_50_kills_under_load_lose_at_most_a_second_with_everysec(tmp_path: Path)
     rng = np.random.default_rng(0)
     for _ in range(50):
         assert kill_under_load(tmp_path, "everysec", 1.2 + float(rng.random()), 1.1) > 0
+
+
+def test_what_happens_during_a_reset_does_not_bring_items_back(tmp_path: Path) -> None:
+    table = rs.Table("t", 1_000_000, {"key": rs.Column("int64", ())})
+    with serve(tmp_path, table) as (server, client), rs.Client(server.url) as other:
+        for first in range(0, 1_000_000, 100_000):
+            ids = client.add("t", {"key": np.arange(first, first + 100_000)})
+
+        def reset() -> None:
+            with contextlib.suppress(rs.ReplayError):
+                other.reset("t")
+
+        resetting = threading.Thread(target=reset)
+        resetting.start()
+        wait_until(lambda: client.info("t")["size"] < 1_000_000)
+        client.delete("t", ids[-5:])
+        client.update_priorities("t", ids[:5], np.full(5, 9.0))
+        kill(server)
+        resetting.join()
+    with serve(tmp_path) as (_, client):
+        after = client.info("t")
+        assert (after["size"], after["added"], after["removed"]) == (0, 1_000_000, 1_000_000)
