@@ -180,10 +180,20 @@ static int replace_selectors(struct table *table, const struct table_config *con
     return 0;
 }
 
+/* Out of records that lack updates of priorities, items may have larger ones than when these settings were given. */
+static void limit_unlogged_priorities(struct table *table, const struct table_config *config) {
+    double limit = priority_limit(config);
+    for (uint32_t slot = table->order.oldest; slot != SLOT_NONE; slot = table->items.slot[slot].newer)
+        if (max_tree_value(&table->priorities, slot) > limit)
+            table_set_priority(table, slot, limit, table_keys(table, limit));
+    table_repair(table);
+}
+
 int table_begin_configure(struct table *table, const uint8_t *spec, size_t length, struct error *error) {
     struct table_config config = table->config;
-    if (!table_is_ready(table, error) || table_config_change(&config, spec, length, error) ||
-        check_priorities_fit(table, &config, error) || replace_selectors(table, &config, error)) return -1;
+    if (!table_is_ready(table, error) || table_config_change(&config, spec, length, error)) return -1;
+    if (table->items.named && !config.log_priorities) limit_unlogged_priorities(table, &config);
+    if (check_priorities_fit(table, &config, error) || replace_selectors(table, &config, error)) return -1;
     struct table_work *work = &table->work;
     uint32_t before = table->config.max_times_sampled, limit = config.max_times_sampled;
     work->wearing = limit && (before == 0 || limit < before);

@@ -540,3 +540,15 @@ def test_what_happens_during_a_reset_does_not_bring_items_back(tmp_path: Path) -
     with serve(tmp_path) as (_, client):
         after = client.info("t")
         assert (after["size"], after["added"], after["removed"]) == (0, 1_000_000, 1_000_000)
+
+
+def test_settings_that_the_priorities_in_the_file_would_not_allow(tmp_path: Path) -> None:
+    table = rs.Table("t", 64, COLUMNS, log_priorities=False)
+    with serve(tmp_path, table) as (server, client):
+        ids = client.add("t", batch(range(10)), priorities=np.full(10, 1e200))
+        client.update_priorities("t", ids, np.ones(10))
+        client.configure("t", sampler=rs.Prioritized(3.0))
+        kill(server)
+    with serve(tmp_path) as (_, client):
+        assert client.info("t")["size"] == 10
+        assert set(client.sample("t", 5).ids.tolist()) <= set(ids.tolist())
