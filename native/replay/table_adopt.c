@@ -16,6 +16,14 @@ static int compare(const struct table_config *left, const struct table_config *r
     return failed ? -1 : 0;
 }
 
+static const char *flag(bool value) {
+    return value ? "True" : "False";
+}
+
+static bool differs_in_what_is_kept(const struct table_config *left, const struct table_config *right) {
+    return left->durable != right->durable || left->log_priorities != right->log_priorities;
+}
+
 /* Whether the settings of `given` can be put over those of a table: what a live table cannot change must not differ.
  * `*differ`: something else does. */
 static int compare_but_settings(const struct table *table, const struct table_config *given, bool *differ,
@@ -32,6 +40,12 @@ static int compare_but_settings(const struct table *table, const struct table_co
     memory_free(mixed);
     if (failed) return -1;
     *differ = !same;
+    if (!same_but_settings && differs_in_what_is_kept(table_config(table), given))
+        return error_set(error, ERROR_EXISTS,
+                         "table '%s' has durable=%s and log_priorities=%s, and was given durable=%s and "
+                         "log_priorities=%s, which a live table cannot change; give it the former, or drop it first",
+                         given->name, flag(table_config(table)->durable), flag(table_config(table)->log_priorities),
+                         flag(given->durable), flag(given->log_priorities));
     return same_but_settings ? 0
                              : error_set(error, ERROR_EXISTS,
                                          "table '%s' of the snapshot differs from the one here in more than can be "

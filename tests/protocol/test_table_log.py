@@ -552,3 +552,16 @@ def test_settings_that_the_priorities_in_the_file_would_not_allow(tmp_path: Path
     with serve(tmp_path) as (_, client):
         assert client.info("t")["size"] == 10
         assert set(client.sample("t", 5).ids.tolist()) <= set(ids.tolist())
+
+
+@pytest.mark.parametrize("given", [{"durable": False}, {"log_priorities": False}])
+def test_a_table_given_with_another_way_to_be_kept_is_refused_by_name(tmp_path: Path, given: dict[str, bool]) -> None:
+    with serve(tmp_path, ALL) as (server, client):
+        client.add("t", batch(range(3)))
+        kill(server)
+    name = next(iter(given))
+    with (
+        pytest.raises(rs.ServerError, match=f"{name}=False, which a live|{name}=False and log_priorities=True"),
+        serve(tmp_path, rs.Table("t", 64, COLUMNS, seed=7, **given)),
+    ):
+        pass
