@@ -329,7 +329,8 @@ class ClusterOperations(Operations):
 
     def _known(self, name: str) -> Operation[ServedTable]:
         """The table as one shard has it: what its items look like is the same on all."""
-        shard = yield from self._next_shard()
+        present = yield from self._present()
+        shard = next((shard for shard in present if name in shard._tables), present[0])
         return (yield from shard._known(name))
 
     def _look_up(self, name: str) -> Operation[ServedTable]:

@@ -88,6 +88,15 @@ def test_small_batches_go_to_one_shard_each_in_turn(cluster):
     assert {info["size"] for info in cluster.info("t")["shards"].values()} == {20}
 
 
+def test_single_items_take_turns_on_two_shards(servers):
+    with rs.Client(url_of(*servers[:2])) as client:
+        client.create_table(rs.Table("turns", 100, {"k": rs.Column("int64")}))
+        for key in range(10):
+            client.add("turns", {"k": np.array([key])})
+        assert {info["size"] for info in client.info("turns")["shards"].values()} == {5}
+        client.drop_table("turns")
+
+
 @pytest.mark.parametrize("replace", [True, False])
 @pytest.mark.parametrize("off", [1.0, 0.2, 5.0])
 def test_every_item_of_a_sample_comes_whole_however_wrong_the_known_sums_are(filled, replace, off):
