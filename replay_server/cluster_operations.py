@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -87,6 +88,9 @@ class ClusterOperations(Operations):
         """By table and shard: arrivals that were left over, and that the shard's rate limiter still counts."""
         self._held: dict[tuple[str, tuple[str, ...]], list[Batch]] = {}
         """By table and columns: what was taken of a queue, and not given to a caller yet."""
+        self._held_lock = threading.Lock()
+        self._emptied: dict[str, int] = {}
+        """By table: how often what is held of it was dropped, so that a call that was on its way holds nothing more."""
         self._turns = itertools.count(process_offset(1 << 20))
         self._own: Any = None
         """Where this client adds to tables that have an order."""
@@ -256,15 +260,23 @@ class ClusterOperations(Operations):
             dict.fromkeys(itertools.chain.from_iterable((yield from self._on_all(lambda shard: shard.tables()))))
         )
 
+    def _forget(self, name: str) -> None:
+        """Drops what was noted of a table's items, and taken of a queue."""
+        self._sums.pop(name, None)
+        with self._held_lock:
+            self._emptied[name] = self._emptied.get(name, 0) + 1
+            for key in [key for key in self._held if key[0] == name]:
+                del self._held[key]
+
     @_as_on_one
     def drop_table(self, name: str) -> Operation[None]:
-        self._sums.pop(name, None)
         yield from self._on_all(lambda shard: shard.drop_table(name))
+        self._forget(name)
 
     @_as_on_one
     def reset(self, name: str) -> Operation[None]:
-        self._sums.pop(name, None)
         yield from self._on_all(lambda shard: shard.reset(name))
+        self._forget(name)
 
     @_as_on_one
     def close_table(self, name: str, reason: str | None = None) -> Operation[None]:
@@ -322,8 +334,10 @@ class ClusterOperations(Operations):
 
     @_as_on_one
     def restore(self, name: str) -> Operation[list[str]]:
-        self._sums.clear()
-        return list(itertools.chain.from_iterable((yield from self._on_all(lambda shard: shard.restore(name)))))
+        restored = list(itertools.chain.from_iterable((yield from self._on_all(lambda shard: shard.restore(name)))))
+        for table in {*restored, *self._sums, *(key[0] for key in tuple(self._held))}:
+            self._forget(table)
+        return restored
 
     # ---- items -------------------------------------------------------------------------------------------------------
 

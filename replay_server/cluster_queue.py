@@ -51,7 +51,11 @@ def take(
     if out is not None:
         check_out(out, table, count, options.columns)
     key = (table.name, names)
-    held, kept = first_of(cluster._held.pop(key, []), count)
+    emptied = cluster._emptied.get(table.name, 0)
+    with cluster._held_lock:
+        held, kept = first_of(cluster._held.pop(key, []), count)
+        if kept:
+            cluster._held[key] = kept
     try:
         while (wanted := count - sum(map(len, held))) > 0:
             reason, closed = yield from _take_parts(cluster, table.name, wanted, options, held)
@@ -65,10 +69,10 @@ def take(
             yield cluster._shards[0]._pool.pause, delay
             delay = min(2 * delay, _LONGEST_DELAY_S)
     except BaseException:
-        cluster._held[key] = held + kept
+        with cluster._held_lock:
+            if emptied == cluster._emptied.get(table.name, 0):
+                cluster._held[key] = held + cluster._held.get(key, [])
         raise
-    if kept:
-        cluster._held[key] = kept
     batch = new_batch(table, count, names) if out is None else out
     put_together(batch, held)
     batch.missing = tuple(shard.number for shard in cluster._shards if shard.away_until > time.monotonic())

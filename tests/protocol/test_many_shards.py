@@ -214,6 +214,28 @@ def test_two_consumers_of_a_queue_lose_nothing(cluster):
     assert sorted(got) == list(range(600))
 
 
+def test_calls_that_time_out_together_keep_what_they_took_and_a_reset_drops_it(cluster):
+    cluster.create_table(rs.Table.queue("t", {"k": rs.Column("int64")}, 300))
+    cluster.add("t", {"k": np.arange(6)})
+    part = cluster.sample("t", 3)
+    key = ("t", ("k",))
+
+    def times_out() -> None:
+        with pytest.raises(rs.Timeout):
+            cluster.sample("t", 50, timeout=0.1)
+
+    cluster._held[key] = [part]
+    threads = [threading.Thread(target=times_out) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [len(each) for each in cluster._held[key]] == [3]
+    cluster.reset("t")
+    with pytest.raises(rs.Timeout):
+        cluster.sample("t", 3, timeout=0)
+
+
 @pytest.mark.parametrize("sampler", [rs.Lifo(), rs.MaxHeap(), rs.MinHeap(), rs.Fifo()])
 def test_samplers_with_an_order_give_the_first_of_each_shard(cluster, sampler):
     cluster.create_table(rs.Table("o", 300, SIGNATURE, sampler=sampler))
