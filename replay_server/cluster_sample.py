@@ -197,8 +197,11 @@ class _Draw:
 
     def _horizon(self) -> float:
         """How far to ask, so that probably enough arrive."""
-        sums = self.cluster._sums[self.name]
+        sums = self.cluster._sums.get(self.name, {})  # a reset by another thread may just have dropped them
         total = sum(sums.get(shard.number, 0.0) for shard in self.shards)
+        if not total > 0:
+            self.cluster._sums.pop(self.name, None)
+            raise _Waits("too few items: none of a priority above zero is known of on the shards that answer")
         complete = min(map(self._until, self.shards))
         order = self._first_by_time(complete)
         wanted = max(1, self.count - len(order))

@@ -597,6 +597,16 @@ def test_a_shard_that_does_not_answer_is_left_out_and_taken_in_again(losing, eve
         eventually(lambda: client.sample("t", 64).missing == (), "the shard is asked again")
 
 
+def test_a_sample_waits_where_only_shards_without_items_are_known_of(cluster):
+    cluster.create_table(rs.Table("t", 100, {"k": rs.Column("int64")}))
+    cluster.add("t", {"k": np.arange(9)})
+    for sums in ({}, dict.fromkeys(range(3), 0.0)):
+        cluster._sums["t"] = sums
+        with pytest.raises(rs.Timeout, match="too few items"):
+            cluster.sample("t", 2, timeout=0)
+        assert len(cluster.sample("t", 2, timeout=5)) == 2
+
+
 def test_a_lost_shard_is_an_error_where_the_caller_chose_that(losing):
     servers, _ = losing
     with rs.Client(url_of(*servers), missing="error") as client:
