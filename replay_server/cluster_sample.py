@@ -33,7 +33,7 @@ from .batch_replies import codes
 from .checks import check_timeout, check_version
 from .cluster_tables import whole_of
 from .driver import Operation
-from .errors import ConnectionLost, LimitExceeded, SchemaError, TableClosed, Timeout
+from .errors import ConnectionLost, LimitExceeded, SchemaError, ServerError, TableClosed, Timeout
 from .options import SampleOptions
 from .ragged import Ragged, Room
 from .selectors import Prioritized, SampleToInsertRatio
@@ -55,6 +55,10 @@ class _Waits(Exception):
     """The sample has to wait, for this reason."""
 
 
+class _Unknown(Exception):
+    """What the shards hold is not what was known of it: they have to be asked again."""
+
+
 @dataclass
 class _Piece:
     """Arrivals of one answer, and their columns where they were received aside."""
@@ -70,6 +74,9 @@ def sample(
     """Draws a batch over all shards, waiting as the options say."""
     if count < 1:
         raise LimitExceeded(f"expected a sample of at least 1 item, got {count}")
+    count = int(count)
+    if not 0 <= options.importance_sampling_exponent <= 100:
+        raise ServerError("ERR expected BETA from 0 to 100", "ERR")  # what a server says
     timeout = check_timeout(options.timeout)
     if options.policy_version is not None:
         check_version(options.policy_version)
@@ -79,6 +86,8 @@ def sample(
     while True:
         try:
             return (yield from draw.go_on())
+        except _Unknown:
+            continue  # the next try begins with the question, and finds the reason if it has to wait
         except _Waits as waits:
             if deadline is not None and time.monotonic() + delay > deadline:
                 draw.give_back([0] * len(draw.pieces))
@@ -273,7 +282,7 @@ class _Draw:
         self.covered.pop(shard.number, None)
 
     def _check_state(self) -> None:
-        """Keeps the sums for the next sample; raises `_Waits` where the shards no longer hold what a sample needs."""
+        """Keeps the sums for the next sample; raises `_Unknown` where the shards no longer hold what a sample needs."""
         newest = [self.covered[shard.number][-1] for shard in self.shards]
         sums = {shard.number: each[1] for shard, each in zip(self.shards, newest, strict=True)}
         least = getattr(self.table.rate_limiter, "min_size_to_sample", 0)
@@ -281,7 +290,7 @@ class _Draw:
         if size < least or not sum(sums.values()) > 0:
             self.cluster._sums.pop(self.name, None)
             self.pieces, self.covered, self.rounds = [], {}, 0
-            raise _Waits(f"too few items: the table holds {size}, or none of a priority above zero")
+            raise _Unknown
         self.cluster._sums[self.name] = sums
 
     # ---- merging -----------------------------------------------------------------------------------------------------

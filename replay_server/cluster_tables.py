@@ -65,7 +65,8 @@ def _whole_limiter(parts: Sequence[RateLimiter]) -> RateLimiter:
     first = parts[0]
     if isinstance(first, Queue):
         return Queue(sum(part.size for part in parts if isinstance(part, Queue)))
-    size = sum(getattr(part, "min_size_to_sample", 0) for part in parts)
+    sizes = [getattr(part, "min_size_to_sample", 0) for part in parts]
+    size = 1 if set(sizes) == {1} else sum(sizes)  # a minimum of 1 is 1 on each shard
     if isinstance(first, MinSize):
         return MinSize(size)
     buffer = sum(part.error_buffer for part in parts if isinstance(part, SampleToInsertRatio))

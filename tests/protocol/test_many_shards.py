@@ -274,6 +274,17 @@ def test_a_sample_waits_for_the_items_of_all_shards_together(cluster):
         cluster.sample("t", 91, timeout=0.02, replace=False)
 
 
+def test_one_item_is_enough_where_one_is_the_minimum(cluster):
+    """The minimum of each shard is 1, and so is that of all."""
+    cluster.create_table(rs.Table("one", 100, {"k": rs.Column("int64")}))
+    cluster.add("one", {"k": np.array([7])})
+    batch = cluster.sample("one", np.int64(3), timeout=10.0)
+    assert batch.data["k"].tolist() == [7] * 3
+    for beta in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(rs.ServerError, match="expected BETA from 0 to 100"):
+            cluster.sample("one", 1, beta=beta)
+
+
 def test_a_sample_of_priorities_that_are_all_zero_says_so(cluster):
     cluster.create_table(rs.Table("t", 3000, {"k": rs.Column("int64")}))
     ids = cluster.add("t", {"k": np.arange(100)})
