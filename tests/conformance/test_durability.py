@@ -237,6 +237,15 @@ def test_a_tail_that_was_cut_off_is_repaired_and_said(tmp_path: Path) -> None:
             assert "were cut off" not in server.log()
 
 
+def test_an_entry_that_its_own_trimming_removed_does_not_come_back(tmp_path: Path) -> None:
+    with serve(tmp_path) as (server, client):
+        client.xadd("s", {"f": 1}, id="3", minid="8-10", approximate=True, limit=3)
+        assert client.xlen("s") == 0
+        kill(server)
+    with serve(tmp_path) as (server, client):
+        assert (client.exists("s"), client.xlen("s")) == (1, 0)
+
+
 @pytest.mark.parametrize("policy", ["always", "everysec"])
 def test_a_script_that_a_kill_ended_is_cut_off_whole(tmp_path: Path, policy: str) -> None:
     """It ran for longer than what is written at once, so checksums stand within it."""

@@ -135,8 +135,8 @@ static void take_down_exactly(struct client *client, const struct xstream *strea
     };
     struct resp_argument kept[3];
     xstream_id_format(id, id_text);
-    if (options->trim.by_id)
-        xstream_id_format(stream->first_id, threshold);
+    if (options->trim.by_id) /* nothing is left: all of it has gone, the new entry too */
+        xstream_id_format(stream->length > 0 ? stream->first_id : XSTREAM_ID_LAST, threshold);
     else
         snprintf(threshold, sizeof threshold, "%" PRIu64, stream->length);
     for (size_t i = 0; i < 3; i++) {
