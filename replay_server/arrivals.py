@@ -19,7 +19,7 @@ from .codec import Argument, Reading, bulk_after, bulk_into, encode_command, len
 from .commands import ServedTable
 from .driver import Operation
 from .errors import ConnectionLost, ReplayError, error_of_own_request, explain
-from .exchanges import Exchanges
+from .exchanges import Exchanges, how_lost
 from .options import SampleOptions
 
 if TYPE_CHECKING:
@@ -149,9 +149,7 @@ class Question:
     def _lose(self, error: BaseException) -> None:
         self.close()
         if isinstance(error, OSError) and not isinstance(error, ReplayError):
-            late = isinstance(error, TimeoutError | BlockingIOError)
-            sentence = "no progress in time" if late else error.strerror or str(error)
-            raise ConnectionLost(f"{self.what}: lost it: {sentence}") from error
+            raise ConnectionLost(f"{self.what}: lost it: {how_lost(error)}") from error
 
     def _heads_reading(self) -> Reading[Any]:
         line = yield None

@@ -20,12 +20,13 @@ from urllib.parse import quote
 import redis
 
 from .client import Client
+from .cluster_address import even_slots
 from .cluster_moves import move
 from .cluster_tables import share_of
 from .errors import ServerError
 from .server import Server
 from .table import Table
-from .topology import MOST_SHARDS, ShardPlace, Topology, even_slots, parse_slots
+from .topology import MOST_SHARDS, ShardPlace, Topology, parse_slots, slot_ranges
 
 FILE, CHECKPOINT_FILE = "cluster.json", "checkpoint.json"
 """In the cluster's folder: the topology, and the manifest of the last checkpoint of all shards."""
@@ -212,7 +213,7 @@ class Cluster:
             port = int(server.url.rpartition(":")[2])
             known = before.shards[number] if before else None
             identity = known.id if known else secrets.token_hex(20)
-            slots = known.slots if known else even_slots(number, self._count)
+            slots = known.slots if known else slot_ranges(even_slots(number, self._count))
             shards.append(ShardPlace(number, identity, self._announced, port, "", slots))
         return Topology(before.version + 1 if before else 1, tuple(shards), before.moves if before else ())
 

@@ -32,6 +32,12 @@ def _look_up_process() -> None:
 os.register_at_fork(after_in_child=_look_up_process)  # to ask the kernel three times for each command would take longer
 
 
+def how_lost(error: OSError) -> str:
+    """Why a connection counts as lost, in words."""
+    late = isinstance(error, TimeoutError | BlockingIOError)
+    return "no progress in time" if late else error.strerror or str(error)
+
+
 class Exchanges:
     """What both kinds of connection do: one request at a time, each sent after the reply before it was read whole, by
     the process that opened the connection.
@@ -104,9 +110,7 @@ class Exchanges:
             self.close()
             if isinstance(error, ReplayError) or not isinstance(error, OSError):
                 raise
-            late = isinstance(error, TimeoutError | BlockingIOError)
-            sentence = "no progress in time" if late else error.strerror or str(error)
-            raise ConnectionLost(f"{command.what}: lost {self._address}: {sentence}") from error
+            raise ConnectionLost(f"{command.what}: lost {self._address}: {how_lost(error)}") from error
         if isinstance(result, ReplayError):
             raise error_of_own_request(result)
         return result

@@ -137,11 +137,6 @@ class Topology:
         return owners
 
 
-def even_slots(place: int, shards: int) -> tuple[SlotRange, ...]:
-    """The slots of the shard at that place, where all have as many."""
-    return ((place * SLOTS // shards, (place + 1) * SLOTS // shards - 1),)
-
-
 def slot_ranges(slots: Iterable[int]) -> tuple[SlotRange, ...]:
     """Slots as ranges of those that follow each other."""
     pairs: list[list[int]] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from against_redis import SLOW_IS_FINE, Pair
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_rdb_file import Redis
+from test_scripts import running
 
 import replay_server
 
@@ -387,27 +387,6 @@ def test_libraries_come_from_redis_and_go_back(redis_program: str, tmp_path: Pat
 
 
 # ---- limits -----------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def running(server: Any, *command: str | bytes) -> Iterator[list[Exception]]:
-    """A command that a client of its own waits for meanwhile; the errors that it ended with."""
-    failures: list[Exception] = []
-
-    def run() -> None:
-        try:
-            with redis.from_url(server.url, socket_timeout=60) as caller:
-                caller.execute_command(*command)
-        except (redis.RedisError, OSError) as failure:
-            failures.append(failure)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield failures
-    finally:
-        thread.join(60)
-        assert not thread.is_alive()
 
 
 @pytest.fixture

@@ -38,14 +38,14 @@ def impatient() -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def running(server: Any, script: str) -> Iterator[list[Exception]]:
-    """A script that a client of its own runs meanwhile; the errors that it ended with."""
+def running(server: Any, *command: str | bytes | int) -> Iterator[list[Exception]]:
+    """A command that a client of its own waits for meanwhile; the errors that it ended with."""
     failures: list[Exception] = []
 
     def run() -> None:
         try:
             with redis.from_url(server.url, socket_timeout=60) as caller:
-                caller.eval(script, 0)
+                caller.execute_command(*command)
         except (redis.RedisError, OSError) as failure:
             failures.append(failure)
 
@@ -563,7 +563,7 @@ def test_commands_wait_while_a_script_runs_and_connections_are_served(our_peer: 
 
 
 def test_others_hear_busy_and_can_kill_the_script(impatient: Any) -> None:
-    with redis.from_url(impatient.url) as other, running(impatient, "while true do end") as failures:
+    with redis.from_url(impatient.url) as other, running(impatient, "EVAL", "while true do end", 0) as failures:
         wait_until_busy(other)
         with pytest.raises(redis.ResponseError, match="BUSY"):
             other.set("a", 1)
@@ -591,7 +591,7 @@ def test_others_hear_busy_and_can_kill_the_script(impatient: Any) -> None:
     ],
 )
 def test_no_script_escapes_being_killed(impatient: Any, script: str) -> None:
-    with redis.from_url(impatient.url) as other, running(impatient, script) as failures:
+    with redis.from_url(impatient.url) as other, running(impatient, "EVAL", script, 0) as failures:
         wait_until_busy(other)
         other.script_kill()
     assert "Script killed" in str(failures[0])
@@ -599,7 +599,7 @@ def test_no_script_escapes_being_killed(impatient: Any, script: str) -> None:
 
 def test_a_script_that_has_written_is_not_killed_but_ends_with_the_server(impatient: Any) -> None:
     script = "redis.call('set', 'a', 1) while true do end"
-    with redis.from_url(impatient.url) as other, running(impatient, script):
+    with redis.from_url(impatient.url) as other, running(impatient, "EVAL", script, 0):
         wait_until_busy(other)
         with pytest.raises(redis.ResponseError, match="UNKILLABLE"):
             other.script_kill()
@@ -693,7 +693,7 @@ def test_the_end_of_a_pause_lets_nobody_into_a_transaction(our_peer: Any, client
 
 
 def test_a_server_stops_while_a_script_runs() -> None:
-    with replay_server.Server([]) as server, running(server, "while true do end"):
+    with replay_server.Server([]) as server, running(server, "EVAL", "while true do end", 0):
         time.sleep(0.1)
         server.stop()
 

@@ -165,6 +165,15 @@ static inline bool is_large_replies(const uint8_t *bytes, size_t length, size_t 
 
 #define OBSERVATION 4096u
 
+/* A table t of that spec, which is freed. */
+static inline void send_spec(struct memory_peer *peer, struct msgpack_writer *spec) {
+    send_arguments(peer, 3);
+    send_word(peer, "REPLAY.CREATE");
+    send_word(peer, "t");
+    send_bulk(peer, spec->data, spec->length);
+    memory_free(spec->data);
+}
+
 static inline void send_create_table(struct memory_peer *peer) {
     struct msgpack_writer spec = {0};
     msgpack_write_map(&spec, 4);
@@ -185,11 +194,7 @@ static inline void send_create_table(struct memory_peer *peer) {
     msgpack_write_string(&spec, "min_size", 8);
     msgpack_write_string(&spec, "min_size_to_sample", 18);
     msgpack_write_unsigned(&spec, 8);
-    send_arguments(peer, 3);
-    send_word(peer, "REPLAY.CREATE");
-    send_word(peer, "t");
-    send_bulk(peer, spec.data, spec.length);
-    memory_free(spec.data);
+    send_spec(peer, &spec);
 }
 
 static inline void create_table(struct memory_peer *peer) {
@@ -198,11 +203,9 @@ static inline void create_table(struct memory_peer *peer) {
     CHECK(received(peer, "+OK\r\n"));
 }
 
-/* An ADD of n items, of which only the first `bytes` of the column are sent (all: the whole request). */
-static inline void send_add(struct memory_peer *peer, uint32_t n, size_t bytes) {
-    static uint8_t column[64 * OBSERVATION];
+/* An ADD of n items of one column, to its bytes, which come next. */
+static inline void send_add_head(struct memory_peer *peer, uint32_t n, const char *column) {
     char text[32];
-    for (size_t i = 0; i < sizeof column; i++) column[i] = (uint8_t)(i / OBSERVATION);
     send_arguments(peer, 8);
     send_word(peer, "REPLAY.ADD");
     send_word(peer, "t");
@@ -211,7 +214,15 @@ static inline void send_add(struct memory_peer *peer, uint32_t n, size_t bytes) 
     send_word(peer, "");
     send_word(peer, "COLUMNS");
     send_word(peer, "1");
-    send_word(peer, "obs");
+    send_word(peer, column);
+}
+
+/* An ADD of n items, of which only the first `bytes` of the column are sent (all: the whole request). */
+static inline void send_add(struct memory_peer *peer, uint32_t n, size_t bytes) {
+    static uint8_t column[64 * OBSERVATION];
+    char text[32];
+    for (size_t i = 0; i < sizeof column; i++) column[i] = (uint8_t)(i / OBSERVATION);
+    send_add_head(peer, n, "obs");
     if (bytes == n * OBSERVATION) {
         send_bulk(peer, column, bytes);
         return;
@@ -245,28 +256,15 @@ static inline void create_floats(struct memory_peer *peer, uint32_t capacity) {
     msgpack_write_array(&spec, 2);
     msgpack_write_string(&spec, "float32", 7);
     msgpack_write_array(&spec, 0);
-    send_arguments(peer, 3);
-    send_word(peer, "REPLAY.CREATE");
-    send_word(peer, "t");
-    send_bulk(peer, spec.data, spec.length);
-    memory_free(spec.data);
+    send_spec(peer, &spec);
     settle();
     CHECK(received(peer, "+OK\r\n"));
 }
 
 static inline void send_floats(struct memory_peer *peer, uint32_t n) {
-    char text[32];
     float *values = malloc(n * sizeof *values);
     for (uint32_t i = 0; i < n; i++) values[i] = (float)i;
-    send_arguments(peer, 8);
-    send_word(peer, "REPLAY.ADD");
-    send_word(peer, "t");
-    sprintf(text, "%u", n);
-    send_word(peer, text);
-    send_word(peer, "");
-    send_word(peer, "COLUMNS");
-    send_word(peer, "1");
-    send_word(peer, "x");
+    send_add_head(peer, n, "x");
     send_bulk(peer, values, n * sizeof *values);
     free(values);
 }
