@@ -165,10 +165,10 @@ static inline bool is_large_replies(const uint8_t *bytes, size_t length, size_t 
 
 #define OBSERVATION 4096u
 
-/* A table t of that spec, which is freed. */
-static inline void send_spec(struct memory_peer *peer, struct msgpack_writer *spec) {
+/* The command for table t with that spec, which is freed. */
+static inline void send_spec(struct memory_peer *peer, const char *command, struct msgpack_writer *spec) {
     send_arguments(peer, 3);
-    send_word(peer, "REPLAY.CREATE");
+    send_word(peer, command);
     send_word(peer, "t");
     send_bulk(peer, spec->data, spec->length);
     memory_free(spec->data);
@@ -194,7 +194,7 @@ static inline void send_create_table(struct memory_peer *peer) {
     msgpack_write_string(&spec, "min_size", 8);
     msgpack_write_string(&spec, "min_size_to_sample", 18);
     msgpack_write_unsigned(&spec, 8);
-    send_spec(peer, &spec);
+    send_spec(peer, "REPLAY.CREATE", &spec);
 }
 
 static inline void create_table(struct memory_peer *peer) {
@@ -256,7 +256,7 @@ static inline void create_floats(struct memory_peer *peer, uint32_t capacity) {
     msgpack_write_array(&spec, 2);
     msgpack_write_string(&spec, "float32", 7);
     msgpack_write_array(&spec, 0);
-    send_spec(peer, &spec);
+    send_spec(peer, "REPLAY.CREATE", &spec);
     settle();
     CHECK(received(peer, "+OK\r\n"));
 }

@@ -13,14 +13,6 @@ static void write_text(struct msgpack_writer *writer, const char *text) {
     msgpack_write_string(writer, text, strlen(text));
 }
 
-static void send_spec(struct memory_peer *peer, const char *command, struct msgpack_writer *spec) {
-    send_arguments(peer, 3);
-    send_word(peer, command);
-    send_word(peer, "t");
-    send_bulk(peer, spec->data, spec->length);
-    memory_free(spec->data);
-}
-
 /* A table of MANY policy versions 0, 1, …, no one too old yet. */
 static void create_large_table(struct memory_peer *peer) {
     static int64_t versions[ADDED];
