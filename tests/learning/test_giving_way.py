@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -114,7 +115,8 @@ def test_one_that_waits_for_something_else_does_not_starve(tmp_path: Path, monke
     part = Part("actor 0", {"gives_way": True}, tmp_path / "log", launch=Busy)
     part.start()
     assert part.pid is not None
-    os.kill(part.pid, 19)  # stopped, it is not ready to run
+    os.kill(part.pid, signal.SIGSTOP)
+    os.waitpid(part.pid, os.WUNTRACED)  # it may have had to wait for a core until it stopped; it is not ready to run now
     try:
         assert first_news(GivingWay([part]), 1.5) == ""
     finally:

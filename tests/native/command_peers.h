@@ -322,6 +322,10 @@ static void send_kept(struct peer *peer) {
     peer->kept = NULL;
 }
 
+static bool asks_to_follow(const struct request *request) {
+    return request_word_is(request, 0, "sync") || request_word_is(request, 0, "psync");
+}
+
 /* Whether what was made may be sent: nobody is let out of being the user that it is looked at as. */
 static bool may_be_sent(uint32_t number, struct peer *peer) {
     static const char *const uncounted[] = {"subscribe",    "psubscribe",   "ssubscribe", "unsubscribe",
@@ -333,7 +337,7 @@ static bool may_be_sent(uint32_t number, struct peer *peer) {
     if (request_word_is(&made, 0, "client") &&
         (request_word_is(&made, 1, "reply") || request_word_is(&made, 1, "tracking")))
         peer->counts = false;
-    if (request_word_is(&made, 0, "sync") || request_word_is(&made, 0, "psync")) peer->follows = true;
+    if (asks_to_follow(&made)) peer->follows = true;
     if (peer->follows || request_word_is(&made, 0, "replconf")) peer->counts = false;
     /* In a transaction its push stands within the reply of EXEC, as in Redis. */
     if (request_word_is(&made, 0, "debug") && request_word_is(&made, 2, "push")) peer->counts = false;

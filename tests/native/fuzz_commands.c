@@ -58,6 +58,7 @@ static void send_junk(struct maker *maker, uint32_t number) {
     make_request(maker, &made);
     send_kept(peer);
     peer->counts = false;
+    if (asks_to_follow(&made)) peer->follows = true;
     if (one_in(maker, 3)) {
         for (uint32_t i = 0; i < made.count; i++) {
             size_t length;
