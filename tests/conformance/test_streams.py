@@ -167,6 +167,14 @@ def test_random_sequences(pair: Pair, commands: list[Commands]) -> None:
     run_random_sequences(pair, commands, examples=15, longest=40)
 
 
+def test_what_is_new_is_given_once_where_a_stream_is_named_twice(pair: Pair) -> None:
+    for line in ["DEL a b", "XADD a 1-1 f v", "XADD b 1-1 f v", "XGROUP CREATE a g 0", "XGROUP CREATE b g 0"]:
+        pair.words(line)
+    pair.words("XREADGROUP GROUP g alice STREAMS a b a > > >")
+    pair.words("XREADGROUP GROUP g alice STREAMS a b a > > >")
+    pair.words("XREADGROUP GROUP g alice STREAMS a b a 0 > >")
+
+
 @pytest.mark.slow
 @KINDS
 def test_long_random_sequences(pair: Pair, commands: list[Commands]) -> None:

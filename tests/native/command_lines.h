@@ -94,6 +94,7 @@ static const char *const script_lines[] = {
     "function (kill|stats|help)",
     "fcall (f0|F1|f2) #{$any} [$value]",
     "fcall_ro (f0|F1|f2) #{$any} [$value]",
+    "fcall_ro (f0|F1|f2|f3) 0",
     "multi",
     "exec",
     "multi",

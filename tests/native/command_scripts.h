@@ -120,12 +120,12 @@ static inline void write_library(struct maker *maker) {
     write_script("#!lua name=%s\n", one_in(maker, 12) ? "l0 x=1" : CHOOSE(maker, "l0", "l1", "l2"));
     for (uint32_t count = 1 + below(maker, 3); count > 0; count--) {
         write_script("redis.register_function{function_name='f%u',flags={%s},callback=function(KEYS,ARGV) ",
-                     below(maker, 4), CHOOSE(maker, "", "'no-writes'", "'allow-oom'", "", "'x'"));
+                     below(maker, 4), CHOOSE(maker, "", "'no-writes'", "'allow-oom'", "'no-writes'", "'x'"));
         if (one_in(maker, 3)) {
             write_script("return ");
             write_call(maker);
         } else {
-            write_script("return %s", choose_expression(maker));
+            write_script("return %s", one_in(maker, 3) ? "#KEYS" : choose_expression(maker));
         }
         write_script(" end} ");
     }

@@ -328,6 +328,13 @@ void reply_set_array_length(struct client *client, size_t mark, size_t count) {
     set_deferred_head(client, mark, '*', count);
 }
 
+void reply_set_map_length(struct client *client, size_t mark, size_t pairs) {
+    if (client->resp == 2)
+        set_deferred_head(client, mark, '*', 2 * pairs);
+    else
+        set_deferred_head(client, mark, '%', pairs);
+}
+
 void reply_set_set_length(struct client *client, size_t mark, size_t count) {
     set_deferred_head(client, mark, client->resp == 2 ? '*' : '~', count);
 }

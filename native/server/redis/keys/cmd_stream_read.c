@@ -280,33 +280,63 @@ static void reply_streams_head(struct client *client, size_t streams) {
         reply_map(client, streams);
 }
 
-/* Serves what can be served; returns how many streams. */
-static size_t read_now(struct client *client, const struct reading *reading) {
+/* How many streams can be served now; their consumers are made. False: memory is exhausted, which is replied. */
+static bool count_servable(struct client *client, const struct reading *reading, size_t *streams) {
     const struct request *request = &reading->request;
-    size_t streams = 0;
     struct serving serving;
+    *streams = 0;
     for (uint32_t i = 0; i < request->count; i++) {
         place_serving(client, request, i, &serving);
         if (!can_serve(&serving, reading->behind[i])) continue;
-        streams++;
-        if (serving.group && !find_consumer(&serving, request)) {
-            reply_out_of_memory(client);
-            return streams;
-        }
+        ++*streams;
+        if (!serving.group || find_consumer(&serving, request)) continue;
+        reply_out_of_memory(client);
+        return false;
     }
-    if (streams > 0) reply_streams_head(client, streams);
+    return true;
+}
+
+/* Nothing that is served makes another stream empty. */
+static void serve_reader(struct client *client, const struct reading *reading, size_t streams) {
+    const struct request *request = &reading->request;
+    struct serving serving;
+    reply_streams_head(client, streams);
     for (uint32_t i = 0; i < request->count; i++) {
         place_serving(client, request, i, &serving);
         if (!can_serve(&serving, reading->behind[i])) continue;
-        if (!serving.group) {
-            if (!reply_entries(client, serving.key, serving.stream, reading->behind[i], request->most)) return streams;
-            continue;
-        }
-        const struct resp_argument *name = &client->argv[request->group + 1];
+        if (!reply_entries(client, serving.key, serving.stream, reading->behind[i], request->most)) return;
+    }
+}
+
+/* A stream that is named twice may have nothing new the second time, and is then left out. */
+static void serve_consumer(struct client *client, const struct reading *reading) {
+    const struct request *request = &reading->request;
+    const struct resp_argument *name = &client->argv[request->group + 1];
+    struct serving serving;
+    size_t mark = reply_array_deferred(client), streams = 0;
+    for (uint32_t i = 0; i < request->count; i++) {
+        place_serving(client, request, i, &serving);
+        if (!can_serve(&serving, reading->behind[i])) continue;
         serving.consumer = xstream_consumer_find(serving.group, name->data, name->length);
         serve(&serving, reading->behind[i]);
+        streams++;
     }
-    return streams;
+    if (client->resp == 2)
+        reply_set_array_length(client, mark, streams);
+    else
+        reply_set_map_length(client, mark, streams);
+}
+
+/* Serves what can be served; false: nothing can be, and nothing is replied. */
+static bool read_now(struct client *client, const struct reading *reading) {
+    size_t streams;
+    if (!count_servable(client, reading, &streams)) return true;
+    if (streams == 0) return false;
+    if (reading->request.is_group)
+        serve_consumer(client, reading);
+    else
+        serve_reader(client, reading, streams);
+    return true;
 }
 
 /* ---- waiting ----------------------------------------------------------------------------------------------------- */
@@ -392,7 +422,7 @@ static void read_command(struct client *client, bool is_group) {
         exclusive_run_command(client, read_in_slices);
         return;
     }
-    if (read_now(client, reading) == 0) wait_or_reply_nothing(client, reading);
+    if (!read_now(client, reading)) wait_or_reply_nothing(client, reading);
 }
 
 static void xread_command(struct client *client) {
