@@ -64,6 +64,7 @@ DIFFERENCES: dict[str, str] = {
     "pfadd": "A damaged sketch stays unchanged. Redis may have added some of the elements before it finds the damage.",
     "geosearch": "Members that are equally far stay in the order in which they were found.",
     "xinfo|stream": "`radix-tree-keys` is the number of blocks of entries, `radix-tree-nodes` is one more.",
+    "xadd": "An ID with a zero byte is refused, here and elsewhere. Redis reads what stands before that byte.",
     "xread": "A key that does not exist counts as one miss and causes one `keymiss` event.",
     "dump": "Values are written in encodings that every version reads, so the bytes differ from Redis's.",
     "restore": "Errors about a payload name the byte. Duplicate elements, and bytes after the end of the value, are "

@@ -35,7 +35,7 @@ IDS = st.one_of(
 )
 HUGE = [b"18446744073709551615-18446744073709551615", b"18446744073709551616", b"18446744073709551615"]
 ODD = [b"", b"-", b"+", b"$", b">", b"x", b"1-", b"-1", b"1-1-1", b"1-x", b"01-1", b"+1-1", b" 1-1", b"1-1 ", b"1-*-*"]
-BESIDE = [b"0-0", b"-*", b"(1-1", b"(0-0", b"(" + HUGE[0], b"(", b"(-", b"1-1\x00", b"1" * 130]
+BESIDE = [b"0-0", b"-*", b"(1-1", b"(0-0", b"(" + HUGE[0], b"(", b"(-", b"1" * 130]
 ODD_IDS = st.sampled_from([*HUGE, *ODD, *BESIDE])
 ANY_IDS = st.one_of(*[IDS] * 12, ODD_IDS)
 # Only in order can most be added.
@@ -165,6 +165,13 @@ def usual_settings(pair: Pair) -> Iterator[None]:
 @KINDS
 def test_random_sequences(pair: Pair, commands: list[Commands]) -> None:
     run_random_sequences(pair, commands, examples=15, longest=40)
+
+
+@pytest.mark.parametrize("line", ["XADD a {} f v", "XREAD STREAMS a {}", "XRANGE a {} +"])
+def test_an_id_with_a_zero_byte_is_refused(pair: Pair, line: str) -> None:
+    pair.words("DEL a")
+    pair.ours.send(tuple(line.format("1-1\0").encode().split(b" ")))
+    assert pair.ours.read() == ("-", b"ERR Invalid stream ID specified as stream command argument")
 
 
 def test_what_is_new_is_given_once_where_a_stream_is_named_twice(pair: Pair) -> None:
