@@ -28,6 +28,11 @@ struct reservation;
 struct stream;
 struct table_config { ...; };
 
+struct table_detail {
+    double priority;
+    uint64_t times_sampled, age, size;
+};
+
 struct table_info {
     uint64_t size, capacity, bytes;
     uint64_t added, sampled, removed, stale_updates, updates_applied;
@@ -78,7 +83,7 @@ int table_add_batch(struct table *table, uint32_t n, const void *const *items, c
                     struct error *error);
 int table_sample_batch(struct table *table, uint32_t n, double beta, bool replace, uint32_t column_count,
                        const uint32_t *columns, void *const *out, uint32_t *slots, uint64_t *ids,
-                       double *probabilities, float *weights, struct error *error);
+                       double *probabilities, float *weights, struct table_detail *details, struct error *error);
 int table_get_batch(struct table *table, uint32_t n, const uint64_t *ids, uint32_t column_count, const uint32_t *columns,
                     void *const *out, uint32_t *slots, double *probabilities, struct error *error);
 void table_take_rows(struct table *table, uint32_t n, uint32_t *slots, uint32_t column_count, const uint32_t *columns,

@@ -125,10 +125,13 @@ class Client(Operations, Awaited):
         in_flight: int | None = None,
         *,
         beta: float | None = None,
+        details: bool = False,
     ) -> AsyncSampler:
         """`async with client.sampler("t", 512) as batches: async for batch in batches: …`, sampled ahead by a task for
         each request in flight, and given in the order of their arrival. See `replay_server.Client.sampler`."""
-        sample = SampleOptions(exponent(importance_sampling_exponent, beta), timeout, columns, replace, None, coded)
+        sample = SampleOptions(
+            exponent(importance_sampling_exponent, beta), timeout, columns, replace, None, coded, details
+        )
         shared = bool(self._options.shared_memory) and not coded and not writable
 
         def draw(wanted: SampleOptions) -> Coroutine[Any, Any, Batch]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .batch import DETAIL
 from .batch_replies import coded_columns_into, coded_count, column_into, misfit
 from .codec import Argument, Reading, bulk_after, bulk_into, encode_command, length_of, not_resp, value_after
 from .commands import ServedTable
@@ -38,6 +39,7 @@ class Arrivals:
         sum: of p^α over the shard's live items, or their number where the sampler is uniform.
         size: live items.
         reason: why its rate limiter let no more through; "" if it did.
+        details: `Batch.details`, if they were asked for.
     """
 
     ids: np.ndarray
@@ -47,6 +49,7 @@ class Arrivals:
     sum: float
     size: int
     reason: str
+    details: np.ndarray | None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -85,7 +88,7 @@ class Question:
         coded: bool,
         unused: int = 0,
     ) -> None:
-        self._shard, self._served, self._coded = shard, served, coded
+        self._shard, self._served, self._coded, self._details = shard, served, coded, options.details
         self._names = names
         self.what = f"sample of {served.table.name!r} from the shard at {shard._address}"
         self._connection: Exchanges | None = None
@@ -93,6 +96,7 @@ class Question:
         head += () if options.replace else ("REPLACE", 0)
         head += ("INCARNATION", served.incarnation, *(("CODED",) if coded else ()))
         head += () if options.policy_version is None else ("POLICY_VERSION", options.policy_version)
+        head += ("DETAILS",) if options.details else ()
         head += ("TIMED", *map(float, between), *(("UNUSED", unused) if unused else ()))
         self._arguments = (*head, "COLUMNS", len(names), *names)
 
@@ -156,15 +160,17 @@ class Question:
         if line[:1] == b"-":
             return explain(self.what, 0, (yield from value_after(line)))
         columns = coded_count(self._served.table, dict.fromkeys(self._names)) if self._coded else len(self._names)
-        if line[:1] != b"*" or length_of(line) != 5 + 2 * columns:
+        if line[:1] != b"*" or length_of(line) != 5 + self._details + 2 * columns:
             raise not_resp(line)
         ids = yield from _array(np.uint64)
         powers = yield from _array(np.float64)
         times = yield from _array(np.float64)
         state = yield from _array(np.float64)
         reason = yield from bulk_after((yield None))
+        details = (yield from _array(DETAIL)) if self._details else None
         until, total, size = map(float, state)
-        return Arrivals(ids, powers, times, until, total, int(size), bytes(reason or b"").decode("utf-8", "replace"))
+        said = bytes(reason or b"").decode("utf-8", "replace")
+        return Arrivals(ids, powers, times, until, total, int(size), said, details)
 
     def _columns_reading(self, columns: Mapping[str, Any], count: int) -> Reading[ReplayError | None]:
         if self._coded:

@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -18,6 +18,19 @@ from .tree import leaves_of, mapped, shaped
 
 if TYPE_CHECKING:
     from .torch import DeviceBatch
+
+
+DETAIL = np.dtype([("priorities", "<f8"), ("times_sampled", "<u8"), ("ages", "<u8"), ("table_sizes", "<u8")])
+"""What `sample(…, details=True)` tells of an item, as a server sends it."""
+
+
+def _detail(name: str, told: str) -> Any:
+    def read(batch: Batch) -> np.ndarray:
+        if batch.details is None:
+            raise AttributeError(f"this batch has no {name}: ask for them with sample(…, details=True)", name=name)
+        return batch.details[name]
+
+    return property(read, doc=told)
 
 
 @dataclass(eq=False)
@@ -40,6 +53,9 @@ class Batch:
         probabilities: float64 (N,), of drawing each item.
         weights: float32 (N,), (size · P)^−β divided by the batch's maximum.
         missing: numbers of the shards that a sample of a cluster left out, as `missing="leave_out"` allows.
+        details: what the table knew of each item at its draw: records with `priorities`, `times_sampled`, `ages` and
+            `table_sizes`, which the batch has by these names too. None, and AttributeErrors, without
+            `sample(…, details=True)`.
     """
 
     data: dict[str, Any]
@@ -50,13 +66,19 @@ class Batch:
     landing: Any = field(default=None, repr=False)
     """Where a `Buffer` that filled the arrays found them, for the next time."""
     missing: tuple[int, ...] = ()
+    details: np.ndarray | None = field(default=None, repr=False)
+
+    priorities: ClassVar[np.ndarray] = _detail("priorities", "float64 (N,), raw, before the priority exponent.")
+    times_sampled: ClassVar[np.ndarray] = _detail("times_sampled", "uint64 (N,), this draw included.")
+    ages: ClassVar[np.ndarray] = _detail("ages", "uint64 (N,): items that entered the item's server after it.")
+    table_sizes: ClassVar[np.ndarray] = _detail("table_sizes", "uint64 (N,): items that the table held at the draw.")
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Copied or sent to another process, it is arrays: shared memory, and where a buffer found them, stay here.
-        return Batch, (self.data, self.ids, self.probabilities, self.weights, None, None, self.missing)
+        return Batch, (self.data, self.ids, self.probabilities, self.weights, None, None, self.missing, self.details)
 
     def release(self) -> None:
         """Gives shared memory back at once. Call it only when nothing reads the columns any more.
@@ -89,6 +111,11 @@ class Batch:
         fixed = [column for column in self.columns.values() if not isinstance(column, Ragged)]
         return [self.ids, self.probabilities, self.weights, *fixed]
 
+    def heads(self) -> list[np.ndarray]:
+        """What a reply begins with: ids, probabilities, weights, and details if they were asked for."""
+        details = [] if self.details is None else [self.details]
+        return [self.ids, self.probabilities, self.weights, *details]
+
     def ragged(self) -> list[Ragged]:
         """The ragged columns."""
         return [column for column in self.columns.values() if isinstance(column, Ragged)]
@@ -102,7 +129,13 @@ Allocate = Callable[[tuple[int, ...], Any], np.ndarray]
 """Makes an uninitialised C-contiguous array of a shape and dtype, as np.empty does."""
 
 
-def new_batch(table: Table, count: int, columns: Iterable[str] | None = None, allocate: Allocate = np.empty) -> Batch:
+def new_batch(
+    table: Table,
+    count: int,
+    columns: Iterable[str] | None = None,
+    allocate: Allocate = np.empty,
+    details: bool = False,
+) -> Batch:
     """An uninitialised batch of `count` items of a table, of the named columns (None: all).
 
     Raises:
@@ -119,6 +152,7 @@ def new_batch(table: Table, count: int, columns: Iterable[str] | None = None, al
         allocate((count,), np.uint64),
         allocate((count,), np.float64),
         allocate((count,), np.float32),
+        details=np.empty(count, DETAIL) if details else None,
     )
 
 
@@ -151,8 +185,10 @@ def _read_only_column(column: Any) -> Any:
     return view
 
 
-def check_out(out: Batch, table: Table, count: int, columns: Iterable[str] | None = None) -> None:
-    """Checks that a sample of `count` items can be received into `out`.
+def check_out(
+    out: Batch, table: Table, count: int, columns: Iterable[str] | None = None, details: bool = False
+) -> None:
+    """Checks that a sample of `count` items can be received into `out`, which gets room for `details`, or loses them.
 
     Raises:
         SchemaError: an array is missing, read-only, not C-contiguous, or of another dtype or shape.
@@ -180,6 +216,8 @@ def check_out(out: Batch, table: Table, count: int, columns: Iterable[str] | Non
             )
         if not array.flags.writeable:
             raise SchemaError(f"out's {name!r} is read-only: samples are received into it")
+    if not details or out.details is None or len(out.details) != count:
+        out.details = np.empty(count, DETAIL) if details else None
 
 
 def _check_room(name: str, given: Any, column: Column) -> None:
@@ -217,19 +255,19 @@ class BatchPool:
         lone = [np.empty(0)]
         self._lone_references = sys.getrefcount(lone[0])
 
-    def take(self, table: Table, count: int, columns: Iterable[str] | None = None) -> Batch:
+    def take(self, table: Table, count: int, columns: Iterable[str] | None = None, details: bool = False) -> Batch:
         """A batch whose arrays nobody else refers to; new arrays where all of the pool's are in use."""
         for arrays, rooms in self._sets:
             free = all(sys.getrefcount(arrays[i]) == self._lone_references for i in range(len(arrays)))
             if free and all(room is None or self._is_lone(room) for room in rooms.values()):
                 batch = self._again(table, arrays, rooms)
                 try:
-                    check_out(batch, table, count, columns)
+                    check_out(batch, table, count, columns, details)
                 except SchemaError:  # the table was made anew with other columns
                     self._sets.clear()
                     break
                 return batch
-        batch = new_batch(table, count, columns, self._allocate)
+        batch = new_batch(table, count, columns, self._allocate, details)
         rooms = {name: column.room if isinstance(column, Ragged) else None for name, column in batch.columns.items()}
         memories = [room.memory for room in rooms.values() if room is not None]
         if any(isinstance(array.base, np.ndarray) for array in (*batch.arrays(), *memories)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,7 @@ def over_shared_memory(shared: SharedBatch, arena: Arena | None) -> Batch | Repl
             columns[name] = Ragged.over(memory, len(batch), column.values.dtype, column.values.shape[1:])
         except SchemaError as error:
             return ServerError(f"{shared.what}: {error}")
-    return Batch(shaped(batch.data, columns), batch.ids, batch.probabilities, batch.weights, lease)
+    return replace(batch, data=shaped(batch.data, columns), lease=lease)
 
 
 def misfit(what: str) -> ServerError:
@@ -67,22 +67,23 @@ def misfit(what: str) -> ServerError:
 
 
 def batch_reading(what: str, timeout: float | None, out: Batch) -> Reading[Any]:
-    """Reads [ids, probabilities, weights, name, blob, …] straight into the arrays of `out`.
+    """Reads [ids, probabilities, weights, name, blob, …] straight into the arrays of `out`; details follow the weights.
 
     [lease, offset, bytes] in the place of a blob says where in shared memory a column lies.
     """
     line = yield None
     if line[:1] == b"-":
         return explain(what, timeout, (yield from value_after(line)))
-    if line[:1] != b"*" or length_of(line) < 3 or length_of(line) % 2 == 0:
+    columns, heads = out.columns, out.heads()
+    named = length_of(line) - len(heads)
+    if line[:1] != b"*" or named < 0 or named % 2:
         raise not_resp(line)
-    columns = out.columns
-    fits = length_of(line) == 3 + 2 * len(columns)
-    for array in (out.ids, out.probabilities, out.weights):
+    fits = named == 2 * len(columns)
+    for array in heads:
         fits = (yield from bulk_into((yield None), array)) and fits
     places: dict[str, tuple[int, int]] = {}
     lease = 0
-    for _ in range((length_of(line) - 3) // 2):
+    for _ in range(named // 2):
         name = bytes((yield from bulk_after((yield None))) or b"").decode("utf-8", "replace")
         column = columns.get(name, _NO_COLUMN)
         header = yield None
@@ -119,11 +120,11 @@ def coded_reading(what: str, timeout: float | None, table: Table, out: Batch) ->
     line = yield None
     if line[:1] == b"-":
         return explain(what, timeout, (yield from value_after(line)))
-    columns = out.columns
-    if line[:1] != b"*" or length_of(line) != 3 + 2 * coded_count(table, columns):
+    columns, heads = out.columns, out.heads()
+    if line[:1] != b"*" or length_of(line) != len(heads) + 2 * coded_count(table, columns):
         raise not_resp(line)
     fits = True
-    for array in (out.ids, out.probabilities, out.weights):
+    for array in heads:
         fits = (yield from bulk_into((yield None), array)) and fits
     return (yield from coded_columns_into(what, table, columns, len(out), fits)) or out
 

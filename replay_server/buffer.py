@@ -231,12 +231,13 @@ class Buffer(TableMethods, Staying):
         writable: bool | None = None,
         *,
         beta: float | None = None,
+        details: bool = False,
     ) -> Batch:
         """Draws a batch. See `replay_server.Client.sample`; `coded` is for what travels, and without effect here."""
         if policy_version is not None:
             self._see_version(policy_version)
         beta = exponent(importance_sampling_exponent, beta)
-        batch = self._sample(batch_size, beta, timeout, out, columns, replace, None)
+        batch = self._sample(batch_size, beta, timeout, out, columns, replace, details, None)
         return read_only(batch) if writable is False else batch
 
     def _see_version(self, policy_version: int) -> None:
@@ -253,11 +254,12 @@ class Buffer(TableMethods, Staying):
         out: Batch | None,
         columns: Sequence[str] | None,
         replace: bool,
+        details: bool,
         cancelled: threading.Event | None,
     ) -> Batch:
         timeout = check_timeout(timeout)
         plan = self._plans.get(None if columns is None else tuple(columns)) or self._plan(columns)
-        batch, landing = plan.landing(batch_size, out)
+        batch, landing = plan.landing(batch_size, out, details)
 
         def attempt() -> int:
             if landing.ragged:
@@ -274,6 +276,7 @@ class Buffer(TableMethods, Staying):
                 landing.ids,
                 landing.probabilities,
                 landing.weights,
+                landing.details,
                 self._error,
             )
             return self._with_rows(landing, status) if landing.ragged else status
@@ -311,7 +314,7 @@ class Buffer(TableMethods, Staying):
         checked = check_ids(ids)
         count = len(checked)
         plan = self._plans.get(None) or self._plan(None)
-        batch, landing = plan.landing(count, None)
+        batch, landing = plan.landing(count, None, False)
         batch.ids[:] = checked
         batch.weights.fill(1.0)
         if count:
@@ -367,9 +370,9 @@ class Buffer(TableMethods, Staying):
         def draw(sample: SampleOptions, out: Batch) -> Batch:
             if sample.policy_version is not None:
                 self._see_version(sample.policy_version)
-            beta = sample.importance_sampling_exponent
+            beta, columns = sample.importance_sampling_exponent, sample.columns
             return self._sample(
-                options.batch_size, beta, sample.timeout, out, sample.columns, sample.replace, cancelled
+                options.batch_size, beta, sample.timeout, out, columns, sample.replace, sample.details, cancelled
             )
 
         return Sampler(at_once(draw), lambda: self._table, cancel, options)

@@ -19,6 +19,7 @@ _BYTES = ffi.typeof("uint8_t[]")
 _IDS = ffi.typeof("uint64_t[]")
 _DOUBLES = ffi.typeof("double[]")
 _FLOATS = ffi.typeof("float[]")
+_DETAILS = ffi.typeof("struct table_detail[]")
 _UINT64, _FLOAT64 = np.dtype(np.uint64), np.dtype(np.float64)
 
 
@@ -30,16 +31,18 @@ def _plain(array: np.ndarray) -> np.ndarray:
 class Landing:
     """Where a batch's arrays lie. It holds them as buffers: NumPy lets nobody resize them meanwhile."""
 
-    __slots__ = ("arrays", "columns", "count", "ids", "plan", "pointers", "probabilities", "ragged", "rooms", "slots",
-                 "weights")  # fmt: skip
+    __slots__ = ("arrays", "columns", "count", "details", "ids", "plan", "pointers", "probabilities", "ragged", "rooms",
+                 "slots", "weights")  # fmt: skip
 
     def __init__(self, plan: SamplePlan, batch: Batch) -> None:
         self.plan = plan
-        self.arrays = batch.arrays()
+        self.arrays = [*batch.arrays(), batch.details]
         self.count = len(batch)
         self.ids = ffi.from_buffer(_IDS, batch.ids, True)
         self.probabilities = ffi.from_buffer(_DOUBLES, batch.probabilities, True)
         self.weights = ffi.from_buffer(_FLOATS, batch.weights, True)
+        details = batch.details
+        self.details = ffi.NULL if details is None else ffi.from_buffer(_DETAILS, details.view(np.uint8), True)
         self.ragged = [(column, ffi.new("struct table_rows *")) for column in batch.ragged()]
         rows = iter(self.ragged)
         self.columns = [
@@ -84,9 +87,11 @@ class Landing:
         for column, rows in self.ragged:
             column.settle(self.count, 8 * (self.count + 1) + rows.length)
 
-    def fits(self, plan: SamplePlan, count: int, batch: Batch) -> bool:
+    def fits(self, plan: SamplePlan, count: int, batch: Batch, details: bool) -> bool:
         """Whether the batch still has the arrays that were checked, for that many items of those columns."""
         if self.plan is not plan or self.count != count or tuple(batch.columns) != plan.names or self.ragged:
+            return False
+        if batch.details is not self.arrays[-1] or (batch.details is not None) != details:
             return False
         pairs = zip(batch.arrays(), self.arrays)
         return all([array is known and array.flags.writeable for array, known in pairs])  # noqa: C419 (lists are faster)
@@ -104,19 +109,19 @@ class SamplePlan:
         self.indices = ffi.new("uint32_t[]", [order[name] for name in self.names] or 1)
         self.count = len(self.names)
 
-    def landing(self, count: int, out: Batch | None) -> tuple[Batch, Landing]:
+    def landing(self, count: int, out: Batch | None, details: bool) -> tuple[Batch, Landing]:
         """A batch to sample into, `out` where it is given, and where it lies.
 
         Raises:
             SchemaError: `out` does not fit, or there is no such column.
         """
         if out is None:
-            batch = new_batch(self.table, count, self.chosen)
+            batch = new_batch(self.table, count, self.chosen, details=details)
         else:
             batch, known = out, out.landing
-            if known is not None and known.fits(self, count, out):
+            if known is not None and known.fits(self, count, out, details):
                 return out, known
-            check_out(out, self.table, count, self.chosen)
+            check_out(out, self.table, count, self.chosen, details)
         batch.landing = Landing(self, batch)
         return batch, batch.landing
 

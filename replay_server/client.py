@@ -176,6 +176,7 @@ class Client(Operations, Blocking):
         in_flight: int | None = None,
         *,
         beta: float | None = None,
+        details: bool = False,
     ) -> Sampler:
         """An iterator over batches that background threads sample ahead on connections of their own.
 
@@ -189,8 +190,7 @@ class Client(Operations, Blocking):
             prefetch: batches sampled ahead: those requested, and those received. At least `in_flight` are.
             timeout: seconds that one sample may wait for the rate limiter before the iterator raises `Timeout`.
             columns: only these; None = all.
-            replace: as in `sample`.
-            coded: as in `sample`.
+            replace, coded, details: as in `sample`.
             writable: as in `sample`, but None means no.
             allocate: a function, called as np.empty is, that makes the arrays that batches are received into: for other
                 memory, such as pinned memory. Each must be a new array, not a view of another one.
@@ -200,7 +200,9 @@ class Client(Operations, Blocking):
                 worker. More than one fill a link with a long round trip; the server may then draw them in another
                 order.
         """
-        sample = SampleOptions(exponent(importance_sampling_exponent, beta), timeout, columns, replace, None, coded)
+        sample = SampleOptions(
+            exponent(importance_sampling_exponent, beta), timeout, columns, replace, None, coded, details
+        )
         return self._sampler(name, SamplerOptions(batch_size, prefetch, sample, writable, allocate, workers, in_flight))
 
     def _sampler(self, name: str, options: SamplerOptions) -> Sampler:

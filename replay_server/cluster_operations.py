@@ -86,7 +86,7 @@ class ClusterOperations(Operations):
         """By table and shard, as last told: of p^α, or items."""
         self._unused: dict[tuple[str, int], int] = {}
         """By table and shard: arrivals that were left over, and that the shard's rate limiter still counts."""
-        self._held: dict[tuple[str, tuple[str, ...]], list[Batch]] = {}
+        self._held: dict[tuple[str, tuple[str, ...], bool], list[Batch]] = {}
         """By table and columns: what was taken of a queue, and not given to a caller yet."""
         self._held_lock = threading.Lock()
         self._emptied: dict[str, int] = {}

@@ -49,8 +49,8 @@ def take(
     timeout, delay = check_timeout(options.timeout), _FIRST_DELAY_S
     deadline, names = deadline_after(timeout), table.chosen(options.columns)
     if out is not None:
-        check_out(out, table, count, options.columns)
-    key = (table.name, names)
+        check_out(out, table, count, options.columns, options.details)
+    key = (table.name, names, options.details)
     emptied = cluster._emptied.get(table.name, 0)
     with cluster._held_lock:
         held, kept = first_of(cluster._held.pop(key, []), count)
@@ -73,7 +73,7 @@ def take(
             if emptied == cluster._emptied.get(table.name, 0):
                 cluster._held[key] = held + cluster._held.get(key, [])
         raise
-    batch = new_batch(table, count, names) if out is None else out
+    batch = new_batch(table, count, names, details=options.details) if out is None else out
     put_together(batch, held)
     batch.missing = tuple(shard.number for shard in cluster._shards if shard.away_until > time.monotonic())
     return batch
@@ -130,9 +130,5 @@ def put_together(batch: Batch, parts: list[Batch]) -> None:
             join_ragged(pieces, column)
         else:
             np.concatenate(pieces, out=column)
-    for target, given in zip(
-        (batch.ids, batch.probabilities, batch.weights),
-        zip(*((part.ids, part.probabilities, part.weights) for part in parts), strict=True),
-        strict=True,
-    ):
+    for target, given in zip(batch.heads(), zip(*(part.heads() for part in parts), strict=True), strict=True):
         np.concatenate(given, out=target)

@@ -163,7 +163,7 @@ class _Draw:
         self.table = whole_of({number: each.table for number, each in self.served.items()})
         self.names = self.table.chosen(self.options.columns)
         if self.out is not None:
-            check_out(self.out, self.table, self.count, self.options.columns)
+            check_out(self.out, self.table, self.count, self.options.columns, self.options.details)
         if not self.options.replace and self.count > self.table.capacity:
             raise LimitExceeded(
                 f"a sample of {self.count} without replacement is more than a table of {self.table.capacity} can hold; "
@@ -317,6 +317,11 @@ class _Draw:
 
     # ---- columns -----------------------------------------------------------------------------------------------------
 
+    def _place_of_batch(self) -> Batch:
+        if self.out is not None:
+            return self.out
+        return new_batch(self.table, self.count, self.names, details=self.options.details)
+
     def _aside(self, name: str, count: int) -> Any:
         """Where a column of that many items is received that has no place of its own."""
         column = self.table.columns[name]
@@ -331,7 +336,7 @@ class _Draw:
             yield from question.columns(piece.columns, count)
 
     def _received_in_place(self, questions: dict[int, Question], chosen: list[np.ndarray]) -> Operation[Batch]:
-        batch = new_batch(self.table, self.count, self.names) if self.out is None else self.out
+        batch = self._place_of_batch()
         columns, at = batch.columns, 0
         parts: dict[str, list[Ragged]] = {}
         for piece, used, question in zip(self.pieces, map(len, chosen), questions.values(), strict=True):
@@ -351,7 +356,7 @@ class _Draw:
         return self._with_heads(batch, chosen)
 
     def _copied(self, chosen: list[np.ndarray]) -> Batch:
-        batch = new_batch(self.table, self.count, self.names) if self.out is None else self.out
+        batch = self._place_of_batch()
         for name, column in batch.columns.items():
             pairs = [(piece.columns[name], used) for piece, used in zip(self.pieces, chosen, strict=True)]
             if isinstance(column, Ragged):
@@ -376,6 +381,9 @@ class _Draw:
         relative = sizes * batch.probabilities
         ratios = np.maximum(relative.min() / relative, np.finfo(np.float64).smallest_subnormal)
         batch.weights[:] = ratios**self.options.importance_sampling_exponent
+        if batch.details is not None:
+            np.concatenate([each.details[used] for each, used in pairs if each.details is not None], out=batch.details)
+            batch.details["table_sizes"] = sizes
         batch.missing = tuple(sorted(self.left_out))
         return batch
 

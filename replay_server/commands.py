@@ -477,6 +477,7 @@ def sample(
     head: tuple[Argument, ...] = ("REPLAY.SAMPLE", name, int(count), "BETA", beta, *block(timeout), *once)
     head += ("INCARNATION", served.incarnation)
     head += () if version is None else ("POLICY_VERSION", check_version(version))
+    head += ("DETAILS",) if options.details else ()
     if coded:
         arguments = (*head, "CODED", *chosen)
         return Command(what, arguments, lambda: coded_reading(what, timeout, served.table, out), True, timeout)

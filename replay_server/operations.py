@@ -244,6 +244,7 @@ class Operations(Written):
         writable: bool | None = None,
         *,
         beta: float | None = None,
+        details: bool = False,
     ) -> Operation[Batch]:
         """Draws a batch, received straight into its arrays.
 
@@ -264,6 +265,8 @@ class Operations(Written):
                 are no windows, or if they show so many steps that it would not pay.
             writable: whether the columns can be written to, which keeps them out of shared memory. None: yes, unless
                 the client was made with `shared_memory=True`.
+            details: also tell each item's raw priority, how often it was sampled, its age, and the table's size:
+                `batch.priorities`, `.times_sampled`, `.ages`, `.table_sizes`, 32 bytes an item.
 
         Raises:
             Timeout: sampling was not possible in time; `.reason` says why.
@@ -272,7 +275,7 @@ class Operations(Written):
             LimitExceeded: no wait could admit the batch.
         """
         options = SampleOptions(
-            exponent(importance_sampling_exponent, beta), timeout, columns, replace, policy_version, coded
+            exponent(importance_sampling_exponent, beta), timeout, columns, replace, policy_version, coded, details
         )
         keeps = is_writable(writable, out, self._options.shared_memory)
         shared = bool(self._options.shared_memory) and not keeps and not coded
@@ -287,8 +290,8 @@ class Operations(Written):
         def attempt(served: ServedTable) -> Operation[Batch]:
             columns, wanted, local = served.table.chosen(options.columns), options.coded, self._address.is_local
             if out is not None:
-                check_out(out, served.table, batch_size, columns)
-            batch = new_batch(served.table, batch_size, columns) if out is None else out
+                check_out(out, served.table, batch_size, columns, options.details)
+            batch = new_batch(served.table, batch_size, columns, details=options.details) if out is None else out
             wanted = False if shared and wanted is None and local else wanted
             coded = codes(served.table, batch_size, columns, wanted, local)
             return self._answer(commands.sample(served, batch_size, batch, options, shared, coded))

@@ -51,6 +51,7 @@ class SampleOptions:
     replace: bool = True
     policy_version: int | None = None
     coded: bool | None = None
+    details: bool = False
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,8 @@ class _ThreadFeed(Feed):
     def _next(self) -> Operation[Batch]:
         table = self._table()
         with self._turn:
-            out = self._pool.take(table, self.options.batch_size, self.options.sample.columns)
+            sample = self.options.sample
+            out = self._pool.take(table, self.options.batch_size, sample.columns, sample.details)
         return (yield from self._draw(self.next_options(), out))
 
     def look(self) -> None:

@@ -67,7 +67,10 @@ class TableMethods:
         in_flight: int | None = None,
         *,
         beta: float | None = None,
+        details: bool = False,
     ) -> Sampler:
         """An iterator over batches sampled ahead. See `replay_server.Client.sampler`, and of `coded`, `sample`."""
-        sample = SampleOptions(exponent(importance_sampling_exponent, beta), timeout, columns, replace, None, coded)
+        sample = SampleOptions(
+            exponent(importance_sampling_exponent, beta), timeout, columns, replace, None, coded, details
+        )
         return self._sampler(SamplerOptions(batch_size, prefetch, sample, writable, allocate, workers, in_flight))

@@ -234,12 +234,19 @@ void table_open(struct table *table);
 int table_check_open(const struct table *table, struct error *error); /* -1 with ERROR_CLOSED */
 
 /* ---- sample ---- */
+/* What a table knows of an item at a draw of it. The wire has it like this, little-endian. */
+struct table_detail {
+    double priority; /* raw */
+    uint64_t times_sampled; /* this draw included */
+    uint64_t age; /* items that entered the table after it */
+    uint64_t size; /* live items, before this draw */
+};
 /* Draws n items into caller's arrays of n; without `replace` no item twice (fifo never does), and probabilities are those
  * of a draw with replacement. weights: (N P)^-beta over the batch's maximum;
- * any of ids, probabilities, weights may be NULL. Pins every drawn slot once per occurrence: the caller must table_unpin.
+ * any of ids, probabilities, weights, details may be NULL. Pins every drawn slot once per occurrence: the caller must table_unpin.
  * Counts towards max_times_sampled and the rate limiter. */
 int table_sample(struct table *table, uint32_t n, double beta, bool replace, uint32_t *slots, uint64_t *ids,
-                 double *probabilities, float *weights, struct error *error);
+                 double *probabilities, float *weights, struct table_detail *details, struct error *error);
 void table_unpin(struct table *table, const uint32_t *slots, uint32_t n);
 /* The same in parts, between which the table may be used: first all that may refuse, for all n; then parts, each of them
  * stratified by itself; then the weights, which need the least probability of all parts. Where items leave meanwhile that
@@ -248,7 +255,7 @@ bool table_samples_in_parts(const struct table *table, bool replace); /* false: 
 int table_begin_sample(struct table *table, uint32_t n, double beta, bool replace, struct error *error);
 /* 1: items that are too old have still to leave, nothing was drawn. */
 int table_sample_part(struct table *table, uint32_t n, uint32_t *slots, uint64_t *ids, double *probabilities,
-                      struct error *error);
+                      struct table_detail *details, struct error *error);
 void table_end_sample(struct table *table, uint32_t left);
 double table_least_probability(uint32_t n, const double *probabilities);
 void table_weigh(const struct table *table, uint32_t n, double beta, double least, const double *probabilities,
@@ -270,7 +277,8 @@ bool table_can_sample_timed(const struct table *table, uint64_t n, struct error 
  * is uniform. Without `replace`, only the first arrival of an item. Pins, and counts, as table_sample. To be called only
  * where table_can_sample_timed is true. */
 uint32_t table_sample_timed(struct table *table, uint32_t n, double from, double to, bool replace, uint32_t *slots,
-                            uint64_t *ids, double *powers, double *times, struct table_arrivals *arrivals);
+                            uint64_t *ids, double *powers, double *times, struct table_detail *details,
+                            struct table_arrivals *arrivals);
 /* So many draws that table_sample_timed gave were left over from the merge: for the rate limiter they were not made. */
 void table_not_used(struct table *table, uint64_t n);
 /* Live items by id, pinned as by table_sample; probabilities as of now, weights all 1. ERROR_GENERIC if any id has left, which

@@ -74,8 +74,8 @@ static int take_out(struct table *table, uint32_t n, uint32_t *slots, uint32_t c
 
 int table_sample_batch(struct table *table, uint32_t n, double beta, bool replace, uint32_t column_count,
                        const uint32_t *columns, void *const *out, uint32_t *slots, uint64_t *ids, double *probabilities,
-                       float *weights, struct error *error) {
-    if (table_sample(table, n, beta, replace, slots, ids, probabilities, weights, error)) return -1;
+                       float *weights, struct table_detail *details, struct error *error) {
+    if (table_sample(table, n, beta, replace, slots, ids, probabilities, weights, details, error)) return -1;
     return take_out(table, n, slots, column_count, columns, out);
 }
 

@@ -21,7 +21,7 @@ int table_add_batch(struct table *table, uint32_t n, const void *const *items, c
  * the last number says, n: table_take_rows or table_let_go is to follow. */
 int table_sample_batch(struct table *table, uint32_t n, double beta, bool replace, uint32_t column_count,
                        const uint32_t *columns, void *const *out, uint32_t *slots, uint64_t *ids, double *probabilities,
-                       float *weights, struct error *error);
+                       float *weights, struct table_detail *details, struct error *error);
 
 /* table_get, and the named columns of the items copied to `out` likewise. */
 int table_get_batch(struct table *table, uint32_t n, const uint64_t *ids, uint32_t column_count,

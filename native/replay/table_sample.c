@@ -112,7 +112,18 @@ void table_count_draw(struct table *table, uint32_t slot) {
     }
 }
 
-void table_take_batch(struct table *table, uint32_t n, const uint32_t *slots, uint64_t *ids, double *probabilities) {
+/* Of an item that was just counted as drawn. */
+static struct table_detail detail(const struct table *table, uint32_t slot) {
+    return (struct table_detail){
+        .priority = max_tree_value(&table->priorities, slot),
+        .times_sampled = table->items.slot[slot].times_sampled,
+        .age = table->items.next_age - table->items.age[slot] - 1,
+        .size = table->items.live,
+    };
+}
+
+void table_take_batch(struct table *table, uint32_t n, const uint32_t *slots, uint64_t *ids, double *probabilities,
+                      struct table_detail *details) {
     double total = selector_total(&table->sampler);
     for (uint32_t i = 0; i < n; i++) {
         if (i + 16 < n) __builtin_prefetch(&table->items.slot[slots[i + 16]], 1);
@@ -121,12 +132,14 @@ void table_take_batch(struct table *table, uint32_t n, const uint32_t *slots, ui
         slot_store_pin(&table->items, slots[i]);
         if (ids) ids[i] = table_id(table, slots[i]);
         if (probabilities) probabilities[i] = probability(table, slots[i], total);
+        if (details) details[i] = detail(table, slots[i]);
     }
 }
 
 /* As table_take_batch, with a bound on how often an item is sampled: an item that reaches it leaves at once, and where
  * this batch has it again another one is drawn from what is left. Probabilities are those of the moment of the draw. */
-static void take_one_by_one(struct table *table, uint32_t n, uint32_t *slots, uint64_t *ids, double *probabilities) {
+static void take_one_by_one(struct table *table, uint32_t n, uint32_t *slots, uint64_t *ids, double *probabilities,
+                            struct table_detail *details) {
     double total = selector_total(&table->sampler);
     for (uint32_t i = 0; i < n; i++) {
         if (!table->items.slot[slots[i]].live)
@@ -137,6 +150,7 @@ static void take_one_by_one(struct table *table, uint32_t n, uint32_t *slots, ui
         slot_store_pin(&table->items, slot);
         if (ids) ids[i] = table_id(table, slot);
         if (probabilities) probabilities[i] = probability(table, slot, total);
+        if (details) details[i] = detail(table, slot);
         if (table->items.slot[slot].times_sampled >= table->config.max_times_sampled) {
             table_remove(table, slot);
             table_repair(table);
@@ -146,15 +160,16 @@ static void take_one_by_one(struct table *table, uint32_t n, uint32_t *slots, ui
 }
 
 /* Draws n items and pins them. `probabilities`: for n, which may be NULL where nothing needs them. */
-static void take(struct table *table, uint32_t n, bool replace, uint32_t *slots, uint64_t *ids, double *probabilities) {
+static void take(struct table *table, uint32_t n, bool replace, uint32_t *slots, uint64_t *ids, double *probabilities,
+                 struct table_detail *details) {
     if (replace)
         draw(table, n, slots);
     else
         draw_distinct(table, n, slots, probabilities);
     if (table->config.max_times_sampled)
-        take_one_by_one(table, n, slots, ids, probabilities);
+        take_one_by_one(table, n, slots, ids, probabilities, details);
     else
-        table_take_batch(table, n, slots, ids, probabilities);
+        table_take_batch(table, n, slots, ids, probabilities, details);
     table->sampled += n;
 }
 
@@ -166,7 +181,7 @@ static int check_beta(double beta, struct error *error) {
 }
 
 int table_sample(struct table *table, uint32_t n, double beta, bool replace, uint32_t *slots, uint64_t *ids,
-                 double *probabilities, float *weights, struct error *error) {
+                 double *probabilities, float *weights, struct table_detail *details, struct error *error) {
     if (check_beta(beta, error) || !table_can_sample(table, n, replace, error)) return -1;
     bool prioritized = table->config.sampler == SELECTOR_PRIORITIZED;
     double *own = NULL; /* the only place for the probability of an item that leaves in this draw */
@@ -174,7 +189,7 @@ int table_sample(struct table *table, uint32_t n, double beta, bool replace, uin
         !(own = probabilities = memory_alloc(n * sizeof *own))) {
         return error_set(error, ERROR_GENERIC, "out of memory for the probabilities of a sample of %" PRIu32, n);
     }
-    take(table, n, replace, slots, ids, probabilities);
+    take(table, n, replace, slots, ids, probabilities, details);
     if (weights)
         table_weigh(table, n, beta, prioritized ? table_least_probability(n, probabilities) : 1, probabilities,
                     weights);
@@ -199,7 +214,7 @@ int table_begin_sample(struct table *table, uint32_t n, double beta, bool replac
 }
 
 int table_sample_part(struct table *table, uint32_t n, uint32_t *slots, uint64_t *ids, double *probabilities,
-                      struct error *error) {
+                      struct table_detail *details, struct error *error) {
     assert(n <= table->drawing);
     struct error stale = {.code = ERROR_NONE};
     if (!table_is_fresh(table, &stale)) return 1;
@@ -209,7 +224,7 @@ int table_sample_part(struct table *table, uint32_t n, uint32_t *slots, uint64_t
                          "items of table '%s' have left while a large sample was drawn; sample again, or fewer at once",
                          table->config.name);
     }
-    take(table, n, true, slots, ids, probabilities);
+    take(table, n, true, slots, ids, probabilities, details);
     table->drawing -= n;
     if (table->journal) table_journal_write(table);
     return 0;

@@ -92,9 +92,10 @@ void table_make_room(struct table *table, uint64_t n);
 bool table_is_ready(const struct table *table, struct error *error);
 /* Whether items that are too old have left; otherwise ERROR_TIMEOUT and the reason. */
 bool table_is_fresh(const struct table *table, struct error *error);
-/* Pins a batch that was drawn, counts it, and writes its ids and probabilities (NULL: not), where items may be sampled
- * any number of times. */
-void table_take_batch(struct table *table, uint32_t n, const uint32_t *slots, uint64_t *ids, double *probabilities);
+/* Pins a batch that was drawn, counts it, and writes its ids, probabilities and details (NULL: not), where items may be
+ * sampled any number of times. */
+void table_take_batch(struct table *table, uint32_t n, const uint32_t *slots, uint64_t *ids, double *probabilities,
+                      struct table_detail *details);
 /* A sample would wait for the reason in `error`: on a closed table that becomes ERROR_CLOSED, since nothing will be added. */
 void table_refuse_wait(const struct table *table, struct error *error);
 /* Lets go of what the settings do not allow: a snapshot may have been cut in the middle of a change. */

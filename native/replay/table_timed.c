@@ -108,7 +108,8 @@ void table_not_used(struct table *table, uint64_t n) {
 }
 
 uint32_t table_sample_timed(struct table *table, uint32_t n, double from, double to, bool replace, uint32_t *slots,
-                            uint64_t *ids, double *powers, double *times, struct table_arrivals *arrivals) {
+                            uint64_t *ids, double *powers, double *times, struct table_detail *details,
+                            struct table_arrivals *arrivals) {
     assert(from < to);
     bool prioritized = table->config.sampler == SELECTOR_PRIORITIZED;
     *arrivals = (struct table_arrivals){
@@ -130,7 +131,7 @@ uint32_t table_sample_timed(struct table *table, uint32_t n, double from, double
     }
     for (uint32_t i = 0; i < count; i++)
         powers[i] = prioritized ? sum_tree_weight(&table->sampler.weights, slots[i]) : 1;
-    table_take_batch(table, count, slots, ids, NULL);
+    table_take_batch(table, count, slots, ids, NULL, details);
     table->sampled += count;
     rate_limiter_sampled(&table->limiter, count);
     if (table->journal) table_journal_write(table);

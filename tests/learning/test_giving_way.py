@@ -116,7 +116,9 @@ def test_one_that_waits_for_something_else_does_not_starve(tmp_path: Path, monke
     part.start()
     assert part.pid is not None
     os.kill(part.pid, signal.SIGSTOP)
-    os.waitpid(part.pid, os.WUNTRACED)  # it may have had to wait for a core until it stopped; it is not ready to run now
+    os.waitpid(
+        part.pid, os.WUNTRACED
+    )  # it may have had to wait for a core until it stopped; it is not ready to run now
     try:
         assert first_news(GivingWay([part]), 1.5) == ""
     finally:

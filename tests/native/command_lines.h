@@ -22,13 +22,15 @@ static const char *const replay_lines[] = {
     "replay.end $table $streams",
     "replay.close $table $streams",
     "replay.sample $table $samples [BETA $finite] [BLOCK $wait] [REPLACE (0|1)] [$incarnation] [CODED] [SHARED] "
+    "[DETAILS] "
     "[$columns]",
     "replay.sample $table $samples BLOCK $wait",
     "replay.sample $table $samples SHARED",
     "replay.sample $table $samples CODED",
     "replay.sample $table $samples POLICY_VERSION $integer",
     "replay.sample $table $samples TIMED 0 $finite",
-    "replay.sample $table $samples [REPLACE (0|1)] [CODED] [SHARED] TIMED $finite $finite [UNUSED $small] [$columns]",
+    "replay.sample $table $samples [REPLACE (0|1)] [CODED] [SHARED] [DETAILS] TIMED $finite $finite [UNUSED $small] "
+    "[$columns]",
     "replay.update $table $ids $priorities",
     "replay.update $table $ids $priorities",
     "replay.await $table (SINCE $small|SIZE $small) [BLOCK $wait]",

@@ -157,7 +157,7 @@ static void use(struct table *table) {
     uint32_t slots[4];
     uint8_t *bytes = malloc(4u << 20);
     const struct table_config *config = table_config(table);
-    if (table_sample(table, 4, 0.5, true, slots, NULL, NULL, NULL, &error) == 0) {
+    if (table_sample(table, 4, 0.5, true, slots, NULL, NULL, NULL, NULL, &error) == 0) {
         for (uint32_t i = 0; i < config->columns; i++)
             if (column_is_ragged(&config->column[i]))
                 read_rows(table, i, slots);

@@ -225,20 +225,20 @@ static void draws_that_were_let_through_are_not_taken_by_others(void) {
     CHECK(table_commit(table, reservation, NULL, ids, &error) == 0);
     CHECK(table_samples_in_parts(table, true));
     CHECK(table_begin_sample(table, MANY - 10, 0, true, &error) == 0);
-    CHECK(table_sample_part(table, 1000, slots, ids, NULL, &error) == 0);
+    CHECK(table_sample_part(table, 1000, slots, ids, NULL, NULL, &error) == 0);
     for (uint32_t i = 0; i < 1000; i++) CHECK(number_of(table, slots[i]) == i);
     table_unpin(table, slots, 1000);
     CHECK(!table_can_sample(table, 11, true, &error));
-    CHECK(table_sample(table, 10, 0, true, slots, NULL, NULL, NULL, &error) == 0);
+    CHECK(table_sample(table, 10, 0, true, slots, NULL, NULL, NULL, NULL, &error) == 0);
     table_unpin(table, slots, 10);
-    CHECK(table_sample_part(table, 1000, slots, ids, NULL, &error) == 0);
+    CHECK(table_sample_part(table, 1000, slots, ids, NULL, NULL, &error) == 0);
     CHECK(number_of(table, slots[0]) == 1010);
     table_unpin(table, slots, 1000);
     table_end_sample(table, MANY - 10 - 2000); /* given up: others may have them */
     CHECK(!table_is_amid_parts(table) && table_can_sample(table, MANY - 2010, true, &error));
     CHECK(table_begin_sample(table, MANY - 2010, 0, true, &error) == 0);
     table_reset(table); /* as if all had been deleted by others */
-    CHECK(table_sample_part(table, 1000, slots, ids, NULL, &error) == -1);
+    CHECK(table_sample_part(table, 1000, slots, ids, NULL, NULL, &error) == -1);
     table_end_sample(table, MANY - 2010);
     table_free(table);
 }

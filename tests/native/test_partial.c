@@ -45,7 +45,7 @@ static void as_many_are_admitted_as_could_be_added(void) {
     CHECK(add(table, 1, 12, NULL, ids) == 0);
     admits(table, 50, 0);
     uint32_t slots[4];
-    CHECK(table_sample(table, 4, 0, true, slots, NULL, NULL, NULL, &error) == 0);
+    CHECK(table_sample(table, 4, 0, true, slots, NULL, NULL, NULL, NULL, &error) == 0);
     table_unpin(table, slots, 4);
     admits(table, 50, 2);
     /* Below min_size_to_sample nobody can sample: what brings it back there passes, whatever the ratio says. */

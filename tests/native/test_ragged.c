@@ -151,7 +151,7 @@ static void pin_some(struct trial *trial) {
     if (trial->pinned && random_below(&trial->random, 2)) {
         table_unpin(trial->table, &trial->pins[--trial->pinned], 1);
     } else if (trial->pinned < PINS && trial->table->items.live) {
-        CHECK(table_sample(trial->table, 1, 0, true, &trial->pins[trial->pinned], NULL, NULL, NULL, &error) == 0);
+        CHECK(table_sample(trial->table, 1, 0, true, &trial->pins[trial->pinned], NULL, NULL, NULL, NULL, &error) == 0);
         trial->pinned++;
     }
 }

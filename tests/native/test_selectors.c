@@ -96,7 +96,7 @@ static void check_order(struct table *table, uint32_t n, const uint64_t *expecte
     uint64_t values[16];
     double p[16];
     float w[16];
-    CHECK(table_sample(table, n, 0.5, true, slots, NULL, p, w, &error) == 0);
+    CHECK(table_sample(table, n, 0.5, true, slots, NULL, p, w, NULL, &error) == 0);
     table_gather(table, 0, slots, n, values);
     for (uint32_t i = 0; i < n; i++) CHECK(values[i] == expected[i] && p[i] == 1 && w[i] == 1);
     table_unpin(table, slots, n);
@@ -120,9 +120,11 @@ static void ordered_samplers_give_the_first_items_of_their_order(void) {
         uint32_t slots[16];
         CHECK(add(table, 6, 0, priorities, ids) == 0);
         for (uint32_t n = 1; n <= 6; n++) check_order(table, n, cases[i].order);
-        CHECK(table_sample(table, 7, 0, true, slots, NULL, NULL, NULL, &error) == -1 && error.code == ERROR_TIMEOUT);
+        CHECK(table_sample(table, 7, 0, true, slots, NULL, NULL, NULL, NULL, &error) == -1 &&
+              error.code == ERROR_TIMEOUT);
         CHECK(strstr(error.message, selector_name(cases[i].sampler)));
-        CHECK(table_sample(table, 11, 0, true, slots, NULL, NULL, NULL, &error) == -1 && error.code == ERROR_LIMIT);
+        CHECK(table_sample(table, 11, 0, true, slots, NULL, NULL, NULL, NULL, &error) == -1 &&
+              error.code == ERROR_LIMIT);
         double hundred = 100, tenth = 0.1;
         CHECK(table_update(table, 1, &ids[4], &hundred, &applied, &stale, &error) == 0);
         CHECK(table_update(table, 1, &ids[2], &tenth, &applied, &stale, &error) == 0);
@@ -242,7 +244,7 @@ static void staged_adds_find_slots_whoever_leaves(void) {
         uint64_t *ids = malloc(n * sizeof *ids);
         uint32_t *slots = malloc(n * sizeof *slots);
         CHECK(add(table, n, 0, NULL, ids) == 0);
-        CHECK(table_sample(table, n / 2, 0, true, slots, NULL, NULL, NULL, &error) == 0);
+        CHECK(table_sample(table, n / 2, 0, true, slots, NULL, NULL, NULL, NULL, &error) == 0);
         for (uint64_t round = 1; round <= 3; round++)
             CHECK(add(table, n, round, NULL, ids) == 0 && info_of(table).size == n);
         table_unpin(table, slots, n / 2);

@@ -94,7 +94,7 @@ static void storm_once(struct storm *storm, struct table *table) {
         if (known) table_delete(table, 1, &storm->ids[random_below(&storm->random, known)]);
         return;
     default:
-        if (table_sample(table, 8, 0, true, slots, NULL, NULL, NULL, &error) == 0) table_unpin(table, slots, 8);
+        if (table_sample(table, 8, 0, true, slots, NULL, NULL, NULL, NULL, &error) == 0) table_unpin(table, slots, 8);
         return;
     }
 }

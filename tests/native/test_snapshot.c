@@ -62,7 +62,7 @@ static void what_is_written_is_read_back(void) {
         uint64_t ids[16], value;
         CHECK(strcmp(table_config(content.tables[i])->name, i ? "two" : "one") == 0);
         CHECK(info_of(content.tables[i]).size == info_of(tables[i]).size);
-        CHECK(table_sample(content.tables[i], 4, 0, true, slots, ids, NULL, NULL, &error) == 0);
+        CHECK(table_sample(content.tables[i], 4, 0, true, slots, ids, NULL, NULL, NULL, &error) == 0);
         table_gather(content.tables[i], 0, slots, 1, &value);
         CHECK(value == 100 + slots[0]);
         table_unpin(content.tables[i], slots, 4);

@@ -18,7 +18,7 @@ static void adds_and_samples(void) {
     float w[64];
     double priorities[4] = {1, 2, 0, 5};
     CHECK(add(table, 4, 100, priorities, ids) == 0);
-    CHECK(table_sample(table, 64, 0.5, true, slots, drawn, p, w, &error) == 0);
+    CHECK(table_sample(table, 64, 0.5, true, slots, drawn, p, w, NULL, &error) == 0);
     table_gather(table, 0, slots, 64, values);
     for (int i = 0; i < 64; i++) {
         double priority = priorities[values[i] - 100];
@@ -89,7 +89,7 @@ static void a_pinned_item_keeps_its_bytes_after_removal(void) {
     uint64_t ids[4], values[8], more[4];
     uint32_t slots[8];
     CHECK(add(table, 4, 100, NULL, ids) == 0);
-    CHECK(table_sample(table, 8, 0, true, slots, NULL, NULL, NULL, &error) == 0);
+    CHECK(table_sample(table, 8, 0, true, slots, NULL, NULL, NULL, NULL, &error) == 0);
     uint64_t before[8];
     table_gather(table, 0, slots, 8, before);
     for (uint64_t i = 0; i < 1000; i++)  /* every slot not pinned is reused many times */
@@ -100,7 +100,7 @@ static void a_pinned_item_keeps_its_bytes_after_removal(void) {
     uint64_t free_before = info_of(table).free_slots, zombies = info_of(table).pinned_slots;
     table_unpin(table, slots, 8);
     CHECK(info_of(table).pinned_slots == 0 && info_of(table).free_slots == free_before + zombies);
-    CHECK(table_sample(table, 8, 0, true, slots, NULL, NULL, NULL, &error) ==
+    CHECK(table_sample(table, 8, 0, true, slots, NULL, NULL, NULL, NULL, &error) ==
           0); /* a reset, too, leaves pinned bytes alone */
     table_gather(table, 0, slots, 8, before);
     table_reset(table);
@@ -229,12 +229,12 @@ static void all_zero_priorities_wait_and_say_so(void) {
     double zeros[4] = {0}, one = 1, p[4];
     float w[4];
     CHECK(add(table, 4, 0, zeros, ids) == 0);
-    CHECK(table_sample(table, 1, 0, true, slots, NULL, NULL, NULL, &error) == -1 && error.code == ERROR_TIMEOUT);
+    CHECK(table_sample(table, 1, 0, true, slots, NULL, NULL, NULL, NULL, &error) == -1 && error.code == ERROR_TIMEOUT);
     CHECK(strstr(error.message, "all priorities are zero"));
     CHECK(table_get(table, 1, ids, 0, slots, p, &error) == 0 && p[0] == 0);
     table_unpin(table, slots, 1);
     CHECK(table_update(table, 1, &ids[2], &one, &applied, &stale, &error) == 0);
-    CHECK(table_sample(table, 4, 1, true, slots, ids, p, w, &error) == 0);
+    CHECK(table_sample(table, 4, 1, true, slots, ids, p, w, NULL, &error) == 0);
     for (int i = 0; i < 4; i++) CHECK(ids[i] == ids[0] && p[i] == 1 && w[i] == 1);
     table_unpin(table, slots, 4);
     table_free(table);
@@ -256,12 +256,12 @@ static void extreme_priorities_keep_probabilities_and_weights_finite(void) {
         CHECK(add(table, 6, 0, priorities, ids) == 0);
         CHECK(isfinite(info_of(table).total_priority));
         for (int i = 0; i < 100; i++) {
-            CHECK(table_sample(table, 64, 1, true, slots, drawn, p, w, &error) == 0);
+            CHECK(table_sample(table, 64, 1, true, slots, drawn, p, w, NULL, &error) == 0);
             for (int j = 0; j < 64; j++) CHECK(drawn[j] != ids[5] && p[j] >= 0 && p[j] <= 1 && w[j] >= 0 && w[j] <= 1);
             table_unpin(table, slots, 64);
         }
         CHECK(table_delete(table, 1, &ids[4]) == 1 && table_delete(table, 1, &ids[3]) == 1);
-        CHECK(table_sample(table, 64, 1, true, slots, drawn, p, w, &error) ==
+        CHECK(table_sample(table, 64, 1, true, slots, drawn, p, w, NULL, &error) ==
               0); /* small ones are drawn once they are alone */
         table_unpin(table, slots, 64);
         double too_large = largest * 2;
@@ -280,20 +280,20 @@ static void weights_are_np_to_minus_beta_over_their_maximum(void) {
     float w[128], again[128];
     for (int i = 0; i < 50; i++) priorities[i] = 0.01 + i * i;
     CHECK(add(table, 50, 0, priorities, ids) == 0);
-    CHECK(table_sample(table, 128, 0.4, true, slots, NULL, p, w, &error) == 0);
+    CHECK(table_sample(table, 128, 0.4, true, slots, NULL, p, w, NULL, &error) == 0);
     double largest = 0;
     for (int i = 0; i < 128; i++) largest = fmax(largest, pow(50 * p[i], -0.4));
     for (int i = 0; i < 128; i++) CHECK(fabs(w[i] - pow(50 * p[i], -0.4) / largest) < 1e-6);
     table_unpin(table, slots, 128);
     table_seed(table, 5);
-    CHECK(table_sample(table, 128, 0.4, true, slots, NULL, p, w, &error) == 0);
+    CHECK(table_sample(table, 128, 0.4, true, slots, NULL, p, w, NULL, &error) == 0);
     table_unpin(table, slots, 128);
     table_seed(table, 5); /* the same seed draws the same; weights do not depend on what else is asked for */
-    CHECK(table_sample(table, 128, 0.4, true, slots, NULL, NULL, again, &error) == 0);
+    CHECK(table_sample(table, 128, 0.4, true, slots, NULL, NULL, again, NULL, &error) == 0);
     table_unpin(table, slots, 128);
     CHECK(memcmp(w, again, sizeof w) == 0);
-    CHECK(table_sample(table, 1, -0.1, true, slots, NULL, NULL, NULL, &error) == -1);
-    CHECK(table_sample(table, 1, NAN, true, slots, NULL, NULL, NULL, &error) == -1);
+    CHECK(table_sample(table, 1, -0.1, true, slots, NULL, NULL, NULL, NULL, &error) == -1);
+    CHECK(table_sample(table, 1, NAN, true, slots, NULL, NULL, NULL, NULL, &error) == -1);
     table_free(table);
 }
 
@@ -307,21 +307,21 @@ static void fifo_returns_the_oldest_and_max_times_sampled_lets_them_go(void) {
     uint32_t slots[6];
     double p[6];
     CHECK(add(table, 6, 0, NULL, ids) == 0);
-    CHECK(table_sample(table, 4, 0, true, slots, drawn, p, NULL, &error) == 0 &&
+    CHECK(table_sample(table, 4, 0, true, slots, drawn, p, NULL, NULL, &error) == 0 &&
           memcmp(drawn, ids, 4 * sizeof *ids) == 0 && p[0] == 1);
     table_unpin(table, slots, 4);
-    CHECK(table_sample(table, 6, 0, true, slots, drawn, NULL, NULL, &error) == 0 &&
+    CHECK(table_sample(table, 6, 0, true, slots, drawn, NULL, NULL, NULL, &error) == 0 &&
           memcmp(drawn, ids, sizeof ids) == 0);
     uint64_t values[6]; /* four have left; their bytes stay until the pin goes */
     table_gather(table, 0, slots, 6, values);
     CHECK(values[0] == 0 && values[5] == 5 && info_of(table).size == 2 && info_of(table).pinned_slots == 6);
     table_unpin(table, slots, 6);
-    CHECK(table_sample(table, 3, 0, true, slots, drawn, NULL, NULL, &error) == -1 && error.code == ERROR_TIMEOUT);
-    CHECK(table_sample(table, 2, 0, true, slots, drawn, NULL, NULL, &error) == 0 && drawn[0] == ids[4] &&
+    CHECK(table_sample(table, 3, 0, true, slots, drawn, NULL, NULL, NULL, &error) == -1 && error.code == ERROR_TIMEOUT);
+    CHECK(table_sample(table, 2, 0, true, slots, drawn, NULL, NULL, NULL, &error) == 0 && drawn[0] == ids[4] &&
           drawn[1] == ids[5]);
     table_unpin(table, slots, 2);
     CHECK(info_of(table).size == 0 && info_of(table).removed == 6 && info_of(table).sampled == 12);
-    CHECK(table_sample(table, 11, 0, true, slots, drawn, NULL, NULL, &error) == -1 && error.code == ERROR_LIMIT);
+    CHECK(table_sample(table, 11, 0, true, slots, drawn, NULL, NULL, NULL, &error) == -1 && error.code == ERROR_LIMIT);
     table_free(table);
 }
 
@@ -340,10 +340,10 @@ static void max_times_sampled_holds_within_a_batch(void) {
             priorities[i] = i == 0 ? 1e6 : i % 4 ? 1 : 0; /* one would be drawn nearly always, some never */
         CHECK(add(table, 20, 0, priorities, ids) == 0);
         uint32_t drawable = samplers[s] == SELECTOR_UNIFORM ? 20 : 16, counts[20] = {0};
-        CHECK(table_sample(table, 3 * drawable + 1, 0, true, slots, drawn, p, w, &error) == -1);
+        CHECK(table_sample(table, 3 * drawable + 1, 0, true, slots, drawn, p, w, NULL, &error) == -1);
         for (uint32_t left = 3 * drawable; left;) {
             uint32_t n = left < 11 ? left : 11;
-            CHECK(table_sample(table, n, 0.5, true, slots, drawn, p, w, &error) == 0);
+            CHECK(table_sample(table, n, 0.5, true, slots, drawn, p, w, NULL, &error) == 0);
             for (uint32_t i = 0; i < n; i++) {
                 uint32_t item = 0;
                 while (ids[item] != drawn[i]) item++;
@@ -353,7 +353,7 @@ static void max_times_sampled_holds_within_a_batch(void) {
             left -= n;
         }
         CHECK(info_of(table).size == 20 - drawable);
-        CHECK(table_sample(table, 1, 0, true, slots, drawn, p, w, &error) == -1 && error.code == ERROR_TIMEOUT);
+        CHECK(table_sample(table, 1, 0, true, slots, drawn, p, w, NULL, &error) == -1 && error.code == ERROR_TIMEOUT);
         table_free(table);
     }
 }
@@ -368,7 +368,7 @@ static void uniform_draws_every_item_alike(void) {
     CHECK(table_delete(table, 500, ids) == 500 && add(table, 250, 1000, NULL, ids) == 0);
     for (int i = 0; i < 1000; i++) {
         uint64_t values[1000];
-        CHECK(table_sample(table, 1000, 0, true, slots, NULL, NULL, NULL, &error) == 0);
+        CHECK(table_sample(table, 1000, 0, true, slots, NULL, NULL, NULL, NULL, &error) == 0);
         table_gather(table, 0, slots, 1000, values);
         for (int j = 0; j < 1000; j++) {
             CHECK(values[j] >= 500 && values[j] < 1250);
@@ -410,7 +410,7 @@ static void capacity_and_max_bytes_remove_the_oldest(void) {
 
 static int try_sample(struct table *table, uint32_t n) {
     uint32_t slots[64];
-    int refused = table_sample(table, n, 0, true, slots, NULL, NULL, NULL, &error);
+    int refused = table_sample(table, n, 0, true, slots, NULL, NULL, NULL, NULL, &error);
     if (!refused) table_unpin(table, slots, n);
     return refused;
 }
@@ -484,7 +484,7 @@ static void items_of_every_size_come_out_as_they_went_in(void) {
         reservation_fill(reservation, 0, items);
         CHECK(table_commit(table, reservation, NULL, ids, &error) == 0);
         uint32_t slots[DRAWN];
-        CHECK(table_sample(table, DRAWN, 0, true, slots, drawn, NULL, NULL, &error) == 0);
+        CHECK(table_sample(table, DRAWN, 0, true, slots, drawn, NULL, NULL, NULL, &error) == 0);
         table_gather(table, 0, slots, DRAWN, out);
         for (uint32_t i = 0; i < DRAWN; i++) {
             uint32_t item = 0;

@@ -45,7 +45,7 @@ static int configure_number(struct table *table, const char *key, int64_t number
 static uint64_t first_value(struct table *table) {
     uint32_t slot;
     uint64_t value;
-    CHECK(table_sample(table, 1, 0, true, &slot, NULL, NULL, NULL, &error) == 0);
+    CHECK(table_sample(table, 1, 0, true, &slot, NULL, NULL, NULL, NULL, &error) == 0);
     table_gather(table, 0, &slot, 1, &value);
     table_unpin(table, &slot, 1);
     return value;
@@ -82,15 +82,15 @@ static void counts_of_draws_outlive_a_change_of_sampler(void) {
     uint64_t ids[4];
     uint32_t slots[12];
     CHECK(add(table, 4, 0, priorities, ids) == 0);
-    CHECK(table_sample(table, 2, 0, false, slots, NULL, NULL, NULL, &error) == 0);
+    CHECK(table_sample(table, 2, 0, false, slots, NULL, NULL, NULL, NULL, &error) == 0);
     table_unpin(table, slots, 2);
     CHECK(table_drawable(table) == 4 && table_drawable_times(table) == 2);
     CHECK(configure_kind(table, "sampler", "prioritized", false) == 0);
     uint64_t zero_times = table->items.slot[table_slot(table, ids[1])].times_sampled;
     CHECK(table_drawable(table) == 3 && table_drawable_times(table) == 2 - zero_times);
     uint32_t left = (uint32_t)(9 - (2 - zero_times));
-    CHECK(table_sample(table, left + 1, 0, true, slots, NULL, NULL, NULL, &error) == -1);
-    CHECK(table_sample(table, left, 0, true, slots, NULL, NULL, NULL, &error) == 0);
+    CHECK(table_sample(table, left + 1, 0, true, slots, NULL, NULL, NULL, NULL, &error) == -1);
+    CHECK(table_sample(table, left, 0, true, slots, NULL, NULL, NULL, NULL, &error) == 0);
     table_unpin(table, slots, left);
     CHECK(info_of(table).size == 1);
     table_free(table);
@@ -137,7 +137,7 @@ static uint32_t slices(struct table *table) {
 static void check_waits(struct table *table, const char *why) {
     uint64_t id;
     uint32_t slot;
-    CHECK(table_sample(table, 1, 0, true, &slot, NULL, NULL, NULL, &error) == -1 && error.code == ERROR_TIMEOUT);
+    CHECK(table_sample(table, 1, 0, true, &slot, NULL, NULL, NULL, NULL, &error) == -1 && error.code == ERROR_TIMEOUT);
     CHECK(strstr(error.message, why));
     CHECK(add(table, 1, 7, NULL, &id) == -1 && error.code == ERROR_TIMEOUT && strstr(error.message, why));
 }
@@ -194,7 +194,7 @@ static void items_sampled_too_often_for_a_new_limit_leave(void) {
     uint32_t slots[5];
     CHECK(add(table, 5, 0, NULL, ids) == 0);
     for (uint32_t n = 1; n <= 3; n++) {
-        CHECK(table_sample(table, n, 0, true, slots, NULL, NULL, NULL, &error) == 0);
+        CHECK(table_sample(table, n, 0, true, slots, NULL, NULL, NULL, NULL, &error) == 0);
         table_unpin(table, slots, n);
     }
     CHECK(configure_number(table, "max_times_sampled", 2, false) == 0); /* they were drawn 3, 2, 1, 0 and 0 times */
@@ -229,7 +229,8 @@ static void items_of_old_policies_leave(void) {
         CHECK(table_see_version(table, 9, &error) == 0 && info_of(table).size == 2 && info_of(table).removed == 4);
         CHECK(table_see_version(table, INT64_MAX, &error) == 0 && info_of(table).size == 0);
         uint32_t slot;
-        CHECK(table_sample(table, 1, 0, true, &slot, NULL, NULL, NULL, &error) == -1 && error.code == ERROR_TIMEOUT);
+        CHECK(table_sample(table, 1, 0, true, &slot, NULL, NULL, NULL, NULL, &error) == -1 &&
+              error.code == ERROR_TIMEOUT);
         table_free(table);
     }
 }
@@ -283,7 +284,7 @@ static void many_stale_items_leave_in_slices(void) {
     CHECK(add(table, MANY / 2, 0, NULL, ids) == 0 && add(table, MANY / 2, MANY / 2, NULL, ids) == 0);
     CHECK(table_see_version(table, 1ll << 40, &error) == 0);
     if (table_has_work(table)) { /* unless the machine was fast enough to be done already */
-        CHECK(table_sample(table, 1, 0, true, &slot, NULL, NULL, NULL, &error) == -1);
+        CHECK(table_sample(table, 1, 0, true, &slot, NULL, NULL, NULL, NULL, &error) == -1);
         CHECK(strstr(error.message, "have still to leave") && error.code == ERROR_TIMEOUT);
         CHECK(add(table, 1, 1ull << 40, NULL, &id) == 0);
     }
@@ -307,9 +308,9 @@ static void a_ratio_never_leaves_both_sides_waiting_after_removals(void) {
     uint32_t slot;
     CHECK(add(table, 15, 0, NULL, ids) == 0 && add(table, 1, 0, NULL, id) == -1 && error.code == ERROR_TIMEOUT);
     CHECK(table_delete(table, 13, ids) == 13);
-    CHECK(table_sample(table, 1, 0, true, &slot, NULL, NULL, NULL, &error) == -1 && error.code == ERROR_TIMEOUT);
+    CHECK(table_sample(table, 1, 0, true, &slot, NULL, NULL, NULL, NULL, &error) == -1 && error.code == ERROR_TIMEOUT);
     CHECK(add(table, 6, 0, NULL, id) == 0);
-    CHECK(table_sample(table, 1, 0, true, &slot, NULL, NULL, NULL, &error) == 0);
+    CHECK(table_sample(table, 1, 0, true, &slot, NULL, NULL, NULL, NULL, &error) == 0);
     table_unpin(table, &slot, 1);
     table_free(table);
 }

@@ -9,7 +9,7 @@ static void close_table(struct table *table, const char *reason) {
 
 static bool sampled(struct table *table, uint32_t n, bool replace) {
     uint32_t slots[16];
-    if (table_sample(table, n, 0, replace, slots, NULL, NULL, NULL, &error)) return false;
+    if (table_sample(table, n, 0, replace, slots, NULL, NULL, NULL, NULL, &error)) return false;
     table_unpin(table, slots, n);
     return true;
 }

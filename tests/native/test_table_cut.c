@@ -99,7 +99,7 @@ static void storm_name_ids(struct storm *storm, struct table *table, bool delete
 
 static void storm_sample(struct storm *storm, struct table *table) {
     uint32_t slots[16], n = 1 + (uint32_t)random_below(&storm->random, 16);
-    if (table_sample(table, n, 0.4, true, slots, NULL, NULL, NULL, &error) == 0) table_unpin(table, slots, n);
+    if (table_sample(table, n, 0.4, true, slots, NULL, NULL, NULL, NULL, &error) == 0) table_unpin(table, slots, n);
 }
 
 static void storm_once(struct storm *storm, struct table *table) {
@@ -186,8 +186,8 @@ static void draws_go_on_as_they_would_have(void) {
     struct table *restored = restore_from(&memory);
     uint32_t left[64], right[64];
     for (int i = 0; i < 20; i++) {
-        CHECK(table_sample(table, 64, 0.4, true, left, NULL, NULL, NULL, &error) == 0);
-        CHECK(table_sample(restored, 64, 0.4, true, right, NULL, NULL, NULL, &error) == 0);
+        CHECK(table_sample(table, 64, 0.4, true, left, NULL, NULL, NULL, NULL, &error) == 0);
+        CHECK(table_sample(restored, 64, 0.4, true, right, NULL, NULL, NULL, NULL, &error) == 0);
         CHECK(memcmp(left, right, sizeof left) == 0);
         table_unpin(table, left, 64);
         table_unpin(restored, right, 64);
@@ -205,7 +205,7 @@ static void a_cut_in_the_middle_of_a_change_restores_what_the_new_settings_allow
     uint64_t ids[200];
     uint32_t slots[1000], slot;
     CHECK(add(table, 200, 0, NULL, ids) == 0);
-    CHECK(table_sample(table, 1000, 0, true, slots, NULL, NULL, NULL, &error) == 0);
+    CHECK(table_sample(table, 1000, 0, true, slots, NULL, NULL, NULL, NULL, &error) == 0);
     table_unpin(table, slots, 1000);
     msgpack_write_map(&writer, 1);
     msgpack_write_string(&writer, "max_times_sampled", 17);
@@ -219,10 +219,11 @@ static void a_cut_in_the_middle_of_a_change_restores_what_the_new_settings_allow
     table_step(table, CLOCK_NEVER);
     CHECK(info_of(restored).size == info_of(table).size && info_of(restored).size < 100);
     for (uint64_t left = info_of(restored).size; left > 0; left--) {
-        CHECK(table_sample(restored, 1, 0, true, &slot, NULL, NULL, NULL, &error) == 0);
+        CHECK(table_sample(restored, 1, 0, true, &slot, NULL, NULL, NULL, NULL, &error) == 0);
         table_unpin(restored, &slot, 1);
     }
-    CHECK(table_sample(restored, 1, 0, true, &slot, NULL, NULL, NULL, &error) == -1 && info_of(restored).size == 0);
+    CHECK(table_sample(restored, 1, 0, true, &slot, NULL, NULL, NULL, NULL, &error) == -1 &&
+          info_of(restored).size == 0);
     forget(&memory);
     table_free(table);
     table_free(restored);

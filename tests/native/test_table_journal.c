@@ -142,7 +142,7 @@ static void add_ragged(struct stage *stage) {
 
 static void sample(struct stage *stage) {
     uint32_t slots[8], n = 1 + below(stage, 8);
-    if (table_sample(stage->table, n, 0.4, true, slots, NULL, NULL, NULL, &error) == 0)
+    if (table_sample(stage->table, n, 0.4, true, slots, NULL, NULL, NULL, NULL, &error) == 0)
         table_unpin(stage->table, slots, n);
     error.code = ERROR_NONE;
 }

@@ -188,7 +188,7 @@ static void model_sample(struct model *model, struct table *table, struct random
     float w[8];
     bool replace = random_below(random, 3), ordered = selector_is_ordered(model->sampler);
     bool possible = model_can_sample(model, n, replace, ordered);
-    CHECK((table_sample(table, n, 0.7, replace, slots, ids, p, w, &error) == 0) == possible);
+    CHECK((table_sample(table, n, 0.7, replace, slots, ids, p, w, NULL, &error) == 0) == possible);
     if (!possible) {
         CHECK(error.code == ERROR_TIMEOUT && error.message[0]);
         return;

@@ -21,7 +21,7 @@ struct answer {
 static void ask(struct table *table, uint32_t most, double from, double to, bool replace, struct answer *answer) {
     CHECK(table_can_sample_timed(table, most, &error));
     answer->n = table_sample_timed(table, most, from, to, replace, answer->slots, answer->ids, answer->powers,
-                                   answer->times, &answer->arrivals);
+                                   answer->times, NULL, &answer->arrivals);
     CHECK(answer->n <= most && answer->arrivals.until <= to);
     for (uint32_t i = 0; i < answer->n; i++) {
         CHECK(answer->times[i] >= (i ? answer->times[i - 1] : from));

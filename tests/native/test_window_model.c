@@ -215,7 +215,7 @@ static void sample(struct model *model) {
     uint32_t n = 1 + (uint32_t)random_below(&model->random, 8), slots[8];
     uint64_t ids[8], seen[8][SEEN];
     if (model->size == 0) return;
-    CHECK(table_sample(model->table, n, 0, true, slots, ids, NULL, NULL, &error) == 0);
+    CHECK(table_sample(model->table, n, 0, true, slots, ids, NULL, NULL, NULL, &error) == 0);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t at = 0;
         while (at < model->size && model->items[at].id != ids[i]) at++;

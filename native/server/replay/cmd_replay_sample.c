@@ -56,16 +56,18 @@ static void reply(struct client *client, const struct replay_request *request, s
 /* Options that stand alone. */
 static bool take_flag(struct replay_request *request, const struct resp_argument *option) {
     bool coded = argument_is(option, "coded"), shared = argument_is(option, "shared");
+    bool detailed = argument_is(option, "details");
     request->coded |= coded;
     request->shared |= shared;
-    return coded || shared;
+    request->detailed |= detailed;
+    return coded || shared || detailed;
 }
 
 /* ---- SAMPLE -------------------------------------------------------------------------------------------------------- */
 
 static const char sample_usage[] =
     "syntax error; expected [BETA b] [BLOCK ms] [REPLACE 0|1] [POLICY_VERSION v] [INCARNATION i] [SHARED] "
-    "[CODED] [TIMED t0 t1] [UNUSED u] [COLUMNS k name …]";
+    "[CODED] [DETAILS] [TIMED t0 t1] [UNUSED u] [COLUMNS k name …]";
 
 /* Items that are too old for it leave even if the sample is refused. */
 static int see_version(struct replay_entry *entry, const struct resp_argument *argument, struct error *error) {
@@ -164,12 +166,12 @@ static int draw(struct replay_request *request, struct replay_batch *batch, stru
     struct table *table = request->entry->table;
     if (!request->timed) {
         return table_sample(table, request->n, request->beta, request->replace, batch->slots, batch->ids,
-                            batch->probabilities, batch->weights, error);
+                            batch->probabilities, batch->weights, batch->details, error);
     }
     if (request->unused) table_not_used(table, (uint64_t)request->unused);
     batch->timed = true;
     batch->n = table_sample_timed(table, request->n, request->from, request->to, request->replace, batch->slots,
-                                  batch->ids, batch->probabilities, batch->times, &batch->arrivals);
+                                  batch->ids, batch->probabilities, batch->times, batch->details, &batch->arrivals);
     request->n = batch->n;
     return 0;
 }
@@ -210,7 +212,7 @@ static bool sample_attempt(struct client *client) {
         replay_sample_in_parts(client, request);
         return true;
     }
-    struct replay_batch *batch = replay_batch_new(entry, client, request->n);
+    struct replay_batch *batch = replay_batch_new(request, client);
     if (!batch) {
         reply_error(client, "ERR out of memory for a batch of %" PRIu32, request->n);
         return true;
@@ -284,7 +286,7 @@ static void get_at_once(struct client *client, struct replay_request *request) {
     struct replay_entry *entry = request->entry;
     struct error error = {.code = ERROR_NONE};
     uint32_t n = request->n;
-    struct replay_batch *batch = replay_batch_new(entry, client, n);
+    struct replay_batch *batch = replay_batch_new(request, client);
     if (!batch) {
         reply_error(client, "ERR out of memory for a batch of %" PRIu32, n);
         return;

@@ -24,7 +24,7 @@ struct replay_parts {
     uint32_t done; /* items that are copied */
     uint32_t weighed;
     double least; /* probability of those that were drawn */
-    struct blob *ids, *probabilities, *weights; /* without a batch */
+    struct blob *ids, *probabilities, *weights, *details; /* without a batch; details: NULL unless asked for */
     struct blob *copied[TABLE_MAX_COLUMNS]; /* by their places among the columns asked for; NULL: sent from the slots */
 };
 
@@ -48,6 +48,7 @@ void replay_parts_drop(struct replay_request *request) {
     blob_release(parts->ids);
     blob_release(parts->probabilities);
     blob_release(parts->weights);
+    blob_release(parts->details);
     for (uint32_t i = 0; i < request->column_count; i++) blob_release(parts->copied[i]);
     memory_free(parts);
 }
@@ -66,6 +67,7 @@ static int take_memory(struct replay_request *request, struct replay_batch *batc
         failed |= !(parts->ids = blob_new(n * sizeof(uint64_t)));
         failed |= !(parts->probabilities = blob_new(n * sizeof(double)));
         failed |= !(parts->weights = blob_new(n * sizeof(float)));
+        if (request->detailed) failed |= !(parts->details = blob_new(n * sizeof(struct table_detail)));
     }
     for (uint32_t i = 0; !failed && i < request->column_count; i++) {
         const struct column *column = &config->column[request->columns[i]];
@@ -107,8 +109,11 @@ static int take_items(struct client *client, struct replay_request *request, uin
         for (uint32_t i = 0; i < count; i++) weights[i] = 1;
         memcpy(parts->weights->data + parts->done * sizeof *weights, weights, count * sizeof *weights);
     } else {
-        int drawn = table_sample_part(table, count, slots, ids, probabilities, error);
+        struct table_detail details[PART_ITEMS];
+        int drawn = table_sample_part(table, count, slots, ids, probabilities, parts->details ? details : NULL, error);
         if (drawn) return drawn;
+        if (parts->details)
+            memcpy(parts->details->data + parts->done * sizeof *details, details, count * sizeof *details);
         double least = table_least_probability(count, probabilities);
         if (least < parts->least) parts->least = least;
     }
@@ -159,10 +164,11 @@ static void reply_parts(struct client *client, struct replay_request *request) {
         replay_batch_reply(client, parts->batch, columns, column_count, NULL, parts->copied);
         replay_batch_release(parts->batch);
     } else {
-        reply_array(client, 3 + 2 * (size_t)column_count);
+        reply_array(client, (parts->details ? 4 : 3) + 2 * (size_t)column_count);
         reply_blob(client, parts->ids);
         reply_blob(client, parts->probabilities);
         reply_blob(client, parts->weights);
+        if (parts->details) reply_blob(client, parts->details);
         for (uint32_t i = 0; i < column_count; i++) {
             reply_bulk_string(client, table_config(entry->table)->column[columns[i]].name);
             reply_blob(client, parts->copied[i]);
@@ -170,6 +176,7 @@ static void reply_parts(struct client *client, struct replay_request *request) {
         blob_release(parts->ids);
         blob_release(parts->probabilities);
         blob_release(parts->weights);
+        blob_release(parts->details);
     }
     for (uint32_t i = 0; i < column_count; i++) blob_release(parts->copied[i]);
     memory_free(parts);

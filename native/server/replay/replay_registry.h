@@ -118,6 +118,7 @@ struct replay_request {
     uint32_t column_count; /* SAMPLE: columns asked for, in order */
     uint8_t columns[TABLE_MAX_COLUMNS];
     bool shared; /* SAMPLE: by shared memory where there is room */
+    bool detailed; /* SAMPLE: with what the table knows of each item */
     struct replay_gather gather;
 };
 
@@ -204,6 +205,7 @@ struct replay_batch {
     double *probabilities; /* timed: p^alpha instead */
     double *times; /* timed: of arrival */
     float *weights; /* timed: none */
+    struct table_detail *details; /* NULL: they were not asked for */
     uint32_t *slots;
     bool timed; /* one shard's part of a sample */
     struct table_arrivals arrivals; /* timed */
@@ -214,8 +216,8 @@ struct replay_batch {
     size_t extra_bytes;
 };
 
-/* Room for n items; the table is retained. NULL: memory is exhausted. */
-struct replay_batch *replay_batch_new(struct replay_entry *entry, struct client *client, uint32_t n);
+/* Room for the items asked for; the table is retained. NULL: memory is exhausted. */
+struct replay_batch *replay_batch_new(const struct replay_request *request, struct client *client);
 /* Makes room for `bytes` of extra memory; false: memory is exhausted. */
 bool replay_batch_reserve(struct replay_batch *batch, size_t bytes);
 /* The handler's reference: items are unpinned when the last column has gone too. `pinned`: whether they were pinned. */

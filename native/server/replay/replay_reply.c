@@ -14,9 +14,10 @@
 
 /* ---- batches ------------------------------------------------------------------------------------------------------- */
 
-static size_t batch_bytes(uint32_t n) {
+static size_t batch_bytes(uint32_t n, bool detailed) {
     size_t bytes = TABLE_MAX_COLUMNS * sizeof(struct replay_column_source);
-    return bytes + (size_t)n * (sizeof(uint64_t) + 2 * sizeof(double) + sizeof(float) + sizeof(uint32_t));
+    size_t item_bytes = sizeof(uint64_t) + 2 * sizeof(double) + sizeof(float) + sizeof(uint32_t);
+    return bytes + n * (item_bytes + (detailed ? sizeof(struct table_detail) : 0));
 }
 
 static void batch_free(struct replay_batch *batch) {
@@ -25,7 +26,7 @@ static void batch_free(struct replay_batch *batch) {
     memory_free(batch);
 }
 
-static struct replay_batch *batch_take(struct replay_registry *registry, uint32_t n) {
+static struct replay_batch *batch_take(struct replay_registry *registry, uint32_t n, bool detailed) {
     struct replay_batch *batch = registry->batches;
     if (batch) {
         registry->batches = batch->next;
@@ -34,9 +35,9 @@ static struct replay_batch *batch_take(struct replay_registry *registry, uint32_
     } else if (!(batch = memory_calloc(1, sizeof *batch))) {
         return NULL;
     }
-    if (batch->memory_bytes < batch_bytes(n)) {
+    if (batch->memory_bytes < batch_bytes(n, detailed)) {
         memory_free(batch->memory);
-        batch->memory_bytes = batch_bytes(n < 512 ? 512 : n);
+        batch->memory_bytes = batch_bytes(n < 512 ? 512 : n, detailed);
         batch->memory = memory_alloc(batch->memory_bytes);
         if (!batch->memory) {
             batch_free(batch);
@@ -68,8 +69,10 @@ bool replay_batch_reserve(struct replay_batch *batch, size_t bytes) {
     return batch->extra_bytes >= bytes;
 }
 
-struct replay_batch *replay_batch_new(struct replay_entry *entry, struct client *client, uint32_t n) {
-    struct replay_batch *batch = batch_take(entry->registry, n);
+struct replay_batch *replay_batch_new(const struct replay_request *request, struct client *client) {
+    struct replay_entry *entry = request->entry;
+    uint32_t n = request->n;
+    struct replay_batch *batch = batch_take(entry->registry, n, request->detailed);
     if (!batch) return NULL;
     batch->registry = entry->registry;
     batch->entry = entry;
@@ -87,6 +90,8 @@ struct replay_batch *replay_batch_new(struct replay_entry *entry, struct client 
     at += n * sizeof(double);
     batch->times = (double *)(void *)at;
     at += n * sizeof(double);
+    batch->details = request->detailed ? (struct table_detail *)(void *)at : NULL;
+    at += request->detailed ? n * sizeof(struct table_detail) : 0;
     batch->weights = (float *)(void *)at;
     at += n * sizeof(float);
     batch->slots = (uint32_t *)(void *)at;
@@ -219,22 +224,23 @@ size_t replay_columns_extra(const struct replay_batch *batch, const uint8_t *col
 }
 
 size_t replay_batch_heads(const struct replay_batch *batch) {
-    return batch->timed ? 5 : 3;
+    return (batch->timed ? 5u : 3u) + (batch->details ? 1u : 0u);
 }
 
 /* What comes before the columns. */
 static void reply_heads(struct client *client, const struct replay_batch *batch) {
     reply_bulk(client, batch->ids, batch->n * sizeof *batch->ids);
     reply_bulk(client, batch->probabilities, batch->n * sizeof *batch->probabilities);
-    if (!batch->timed) {
+    if (batch->timed) {
+        const struct table_arrivals *arrivals = &batch->arrivals;
+        const double state[3] = {arrivals->until, arrivals->sum, (double)arrivals->size};
+        reply_bulk(client, batch->times, batch->n * sizeof *batch->times);
+        reply_bulk(client, state, sizeof state);
+        reply_bulk_string(client, arrivals->limit.code == ERROR_NONE ? "" : arrivals->limit.message);
+    } else {
         reply_bulk(client, batch->weights, batch->n * sizeof *batch->weights);
-        return;
     }
-    const struct table_arrivals *arrivals = &batch->arrivals;
-    const double state[3] = {arrivals->until, arrivals->sum, (double)arrivals->size};
-    reply_bulk(client, batch->times, batch->n * sizeof *batch->times);
-    reply_bulk(client, state, sizeof state);
-    reply_bulk_string(client, arrivals->limit.code == ERROR_NONE ? "" : arrivals->limit.message);
+    if (batch->details) reply_bulk(client, batch->details, batch->n * sizeof *batch->details);
 }
 
 void replay_columns_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,
