@@ -1,4 +1,5 @@
-/* pause: CLIENT PAUSE: commands that wait until the pause is over, or a stop that saves first is given up. */
+/* pause: CLIENT PAUSE: commands that wait until the pause is over, or a stop that saves first is given up, or a failover
+ * has ended. */
 #include "server/core/pause.h"
 
 #include "base/clock.h"
@@ -30,7 +31,7 @@ static void look_again(struct server *server) {
 
 uint64_t pause_step(struct server *server) {
     if (server->pause.kind != PAUSE_NOTHING && server->now_us >= server->pause.until_us) pause_end(server);
-    if (server->pause.kind == PAUSE_NOTHING && !server->pause.for_stop) look_again(server);
+    if (server->pause.kind == PAUSE_NOTHING && !server->pause.for_stop && !server->pause.for_failover) look_again(server);
     return server->pause.kind == PAUSE_NOTHING ? CLOCK_NEVER : server->pause.until_us;
 }
 
@@ -50,7 +51,7 @@ bool pause_is_waiting(const struct client *client) {
 bool pause_holds(struct client *client, const struct command *command) {
     struct server *server = client->server;
     bool holds = server->pause.kind == PAUSE_ALL;
-    if (server->pause.kind == PAUSE_WRITES || server->pause.for_stop)
+    if (server->pause.kind == PAUSE_WRITES || server->pause.for_stop || server->pause.for_failover)
         holds |= (upcalls.transaction_flags(client, command) & (COMMAND_WRITE | COMMAND_MAY_REPLICATE)) != 0;
     if (!holds || client->deny_blocking) return false;
     client_block(client, &server->pause.waiting, CLOCK_NEVER, never_sooner, give_up);

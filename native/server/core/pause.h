@@ -13,6 +13,7 @@ struct pause {
     enum pause_kind kind;
     uint64_t until_us;
     bool for_stop; /* writes wait too: the server saves before it stops */
+    bool for_failover; /* and here: a replica is to be the primary */
     struct wait_queue waiting; /* clients with a request to run */
 };
 

@@ -20,6 +20,13 @@ static bool lacks_primary(struct client *client) {
     return true;
 }
 
+/* True: the error is replied. */
+static bool fails_over(struct client *client) {
+    if (client->server->replication->failover.state == FAILOVER_NONE) return false;
+    reply_error(client, "NOMASTERLINK Can't SYNC while failing over");
+    return true;
+}
+
 /* A replica that came before psync is sent a file at once, and answers nothing. */
 static void sync_command(struct client *client) {
     struct replica *replica = replica_of(client);
@@ -28,7 +35,7 @@ static void sync_command(struct client *client) {
         reply_error(client, "ERR out of memory");
         return;
     }
-    if (!lacks_primary(client)) replica_synchronise(replica);
+    if (!fails_over(client) && !lacks_primary(client)) replica_synchronise(replica);
 }
 
 /* Whether the history is that of the id, up to the offset, which is that of the first byte wanted. */
@@ -52,12 +59,29 @@ static bool continues(struct client *client, struct replica *replica, int64_t of
     return true;
 }
 
-/* PSYNC id offset: the first byte that is wanted; "? -1" for all. */
+/* The primary asks this replica of it to take its part. False: the error is replied. */
+static bool takes_over(struct client *client) {
+    struct server *server = client->server;
+    const struct resp_argument *id = &client->argv[1];
+    const char *own = server->replication->id;
+    if (!server->is_replica) {
+        reply_error(client, "ERR PSYNC FAILOVER can't be sent to a master.");
+    } else if (id->length != REPLICATION_ID_LENGTH || strncasecmp((const char *)id->data, own, id->length) != 0) {
+        reply_error(client, "ERR PSYNC FAILOVER replid must match my replid.");
+    } else {
+        link_end(server);
+        return true;
+    }
+    return false;
+}
+
+/* PSYNC id offset [FAILOVER]: the first byte that is wanted; "? -1" for all. */
 static void psync_command(struct client *client) {
     int64_t offset;
-    if (!integer_argument(client, 2, &offset)) return;
     struct replica *replica = replica_of(client);
     if (replica && replica->state != REPLICA_TALKS) return;
+    if (client->argc > 3 && argument_is(&client->argv[3], "failover") && !takes_over(client)) return;
+    if (fails_over(client) || !integer_argument(client, 2, &offset)) return;
     if (!replica || !replication_keep(client->server)) {
         reply_error(client, "ERR out of memory");
         return;
@@ -211,6 +235,10 @@ static void replicaof_command(struct client *client) {
     const struct resp_argument *host = &client->argv[1];
     int64_t port;
     char name[256];
+    if (server->replication->failover.state != FAILOVER_NONE) {
+        reply_error(client, "ERR REPLICAOF not allowed while failing over.");
+        return;
+    }
     if (argument_is(host, "no") && argument_is(&client->argv[2], "one")) {
         link_end(server);
         reply_status(client, "OK");
@@ -243,6 +271,8 @@ static void replicaof_command(struct client *client) {
 #define SYNCHRONISE (COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_NO_ASYNC_LOADING | COMMAND_NO_MULTI)
 
 const struct command commands_replication[] = {
+    {"failover", failover_command, -1, COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_STALE, &group_server,
+     "Makes a replica the primary, and the server a replica of it.", "6.2.0"},
     {"psync", psync_command, -3, SYNCHRONISE, &group_server,
      "Makes the client a replica that may have been one before.", "2.8.0"},
     {"replconf", replconf_command, -1,

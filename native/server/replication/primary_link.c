@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "server/core/exclusive.h"
+#include "server/core/pause.h"
 #include "server/durability/durability_part.h"
 #include "server/durability/restore.h"
 #include "server/durability/snapshots.h"
@@ -185,7 +186,7 @@ static void send_psync(struct primary_link *link) {
     bool goes_on = change_stream_is_kept(&part->stream);
     if (goes_on) snprintf(offset, sizeof offset, "%" PRIu64, change_stream_end(&part->stream) + 1);
     const char *id = goes_on ? part->id : "?";
-    if (link->takes_over)
+    if (part->failover.state == FAILOVER_IN_PROGRESS)
         SEND(link->client, "PSYNC", id, offset, "FAILOVER");
     else
         SEND(link->client, "PSYNC", id, offset);
@@ -239,17 +240,17 @@ static void go_on(struct primary_link *link, const char *id) {
         snprintf(part->id, sizeof part->id, "%s", id);
         replicas_close(part);
     }
-    link->takes_over = false;
     go_up(link);
     link->client->database = part->primary_database;
 }
 
 static void take_psync_answer(struct primary_link *link, const char *line) {
+    failover_answered(link->server, line);
+    if (link->state == LINK_NONE) return; /* the answer was no, and this server is the primary again */
     if (strncmp(line, "+CONTINUE", 9) == 0) {
         go_on(link, line + 9 + strspn(line + 9, " "));
         return;
     }
-    link->takes_over = false;
     if (sscanf(line, "+FULLRESYNC %40s %" SCNu64, link->next_id, &link->next_offset) == 2 &&
         strlen(link->next_id) == REPLICATION_ID_LENGTH) {
         link->state = LINK_RECEIVES;
@@ -512,7 +513,8 @@ static void leave_primary(struct primary_link *link) {
 static void interrupt_waiting(struct server *server) {
     for (struct client *client = server->clients.head, *next; client; client = next) {
         next = client->next;
-        if (client->blocked && client->command && (client->command->flags & COMMAND_BLOCKING) && !client->closing)
+        if (client->blocked && client->command && (client->command->flags & COMMAND_BLOCKING) &&
+            !pause_is_waiting(client) && !client->closing)
             client_interrupt(client,
                              "UNBLOCKED force unblock from blocking operation, instance state changed (master -> "
                              "replica?)");
@@ -521,12 +523,10 @@ static void interrupt_waiting(struct server *server) {
 
 void link_follow(struct server *server, const char *host, int64_t port) {
     struct primary_link *link = link_of(server);
-    bool takes_over = link->takes_over;
     leave_primary(link);
     if (!server->is_replica) interrupt_waiting(server);
     snprintf(link->host, sizeof link->host, "%s", host);
     link->port = port;
-    link->takes_over = takes_over;
     link->state = LINK_WAITS;
     link->retry_us = link->down_us = server->now_us;
     server->is_replica = server->store->follows = true;

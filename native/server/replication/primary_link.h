@@ -35,7 +35,6 @@ struct primary_link {
     enum link_step step; /* whose answer is due */
     char line[512];
     size_t line_length;
-    bool takes_over; /* asks the other to become the primary */
     struct worker *worker; /* for files; NULL: none was needed yet */
     struct received_file *file;
     char next_id[41]; /* of the history that the file begins */

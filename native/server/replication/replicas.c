@@ -183,7 +183,7 @@ static void send_changes(struct replica *replica) {
     replica->sent_until += bytes;
 }
 
-static void ask(struct server *server) {
+void replicas_ask(struct server *server) {
     static const char *const words[] = {"REPLCONF", "GETACK", "*"};
     struct resp_argument argv[3];
     for (int i = 0; i < 3; i++)
@@ -193,9 +193,9 @@ static void ask(struct server *server) {
 
 void replicas_send(struct server *server) {
     struct replication_part *part = server->replication;
-    if (part->asks && server->changes.depth == 0 && !server->is_replica) {
+    if (part->asks && server->changes.depth == 0 && !server->is_replica && part->failover.state == FAILOVER_NONE) {
         part->asks = false;
-        ask(server);
+        replicas_ask(server);
     }
     if (!change_stream_settle(&part->stream, (size_t)server->config.replication.backlog_bytes)) {
         replication_lost(server);
@@ -231,7 +231,8 @@ static void look_at(struct replica *replica) {
 
 static void ping(struct server *server) {
     struct replication_part *part = server->replication;
-    if (server->is_replica || part->replica_count == 0 || server->now_us < part->ping_us || server->changes.depth > 0)
+    if (server->is_replica || part->replica_count == 0 || server->now_us < part->ping_us || server->changes.depth > 0 ||
+        part->failover.state != FAILOVER_NONE)
         return;
     const struct resp_argument word = {.data = (uint8_t *)(uintptr_t)"PING", .length = 4};
     part->ping_us = server->now_us + (uint64_t)server->config.replication.ping_period_s * 1000000u;

@@ -43,6 +43,8 @@ void replicas_close(struct replication_part *part);
 
 /* Before replies are written. */
 void replicas_send(struct server *server);
+/* Asks them all how far they are. Not within a transaction. */
+void replicas_ask(struct server *server);
 /* Once a second: signs of life, timeouts, how many are good. */
 void replicas_each_second(struct server *server);
 /* How many have acknowledged the bytes up to this offset. */

@@ -7,6 +7,8 @@
 
 static const char *const state_names[] = {"", "wait_bgsave", "send_bulk", "online"};
 
+static const char *const failover_names[] = {"no-failover", "waiting-for-sync", "failover-in-progress"};
+
 static void replicas_lines(const struct server *server, struct text *out) {
     unsigned number = 0;
     for (const struct replica *replica = server->replication->replicas; replica; replica = replica->next) {
@@ -53,9 +55,9 @@ void replication_info(const struct client *client, struct text *out) {
     replicas_lines(server, out);
     text_append(
         out,
-        "master_failover_state:no-failover\r\nmaster_replid:%s\r\nmaster_replid2:%s\r\nmaster_repl_offset:%" PRIu64
+        "master_failover_state:%s\r\nmaster_replid:%s\r\nmaster_replid2:%s\r\nmaster_repl_offset:%" PRIu64
         "\r\nsecond_repl_offset:%" PRId64 "\r\n",
-        part->id, part->former_id, change_stream_end(stream), part->former_until);
+        failover_names[part->failover.state], part->id, part->former_id, change_stream_end(stream), part->former_until);
     text_append(out,
                 "repl_backlog_active:%d\r\nrepl_backlog_size:%" PRId64 "\r\nrepl_backlog_first_byte_offset:%" PRIu64
                 "\r\nrepl_backlog_histlen:%" PRIu64 "\r\n",

@@ -129,7 +129,10 @@ static void client_left(struct client *client) {
 }
 
 static const struct info_section info[] = {{"replication", 70, replication_info}, {0}};
-static const struct long_task tasks[] = {{each_second}, {link_step, .waits_for_exclusive = true}, {.run = NULL}};
+static const struct long_task tasks[] = {{each_second},
+                                         {link_step, .waits_for_exclusive = true},
+                                         {failover_step, .waits_for_exclusive = true},
+                                         {.run = NULL}};
 static const struct command *const commands[] = {commands_replication, NULL};
 
 const struct subsystem replication_part = {

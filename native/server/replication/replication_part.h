@@ -5,6 +5,7 @@
 #include "server/core/server.h"
 #include "server/core/subsystem.h"
 #include "server/replication/change_stream.h"
+#include "server/replication/failover.h"
 #include "server/replication/primary_link.h"
 
 #define REPLICATION_ID_LENGTH 40u
@@ -21,6 +22,7 @@ struct replication_part {
     struct replica *replicas;                  /* those that are attached */
     uint32_t replica_count;
     struct primary_link link;       /* to the server that this one follows, if it does */
+    struct failover failover;       /* from this server to a replica */
     int primary_database;           /* that the primary has selected */
     bool asks;                      /* replicas are to be asked how far they are */
     struct wait_queue acknowledged; /* clients that wait for replicas */

@@ -2,7 +2,6 @@
 #include "server/redis/acl/acl_commands.h"
 
 const struct acl_absent acl_absent[] = {
-    {"failover", ACL_ADMIN | ACL_DANGEROUS | ACL_SLOW},
     {"migrate", ACL_DANGEROUS | ACL_KEYSPACE | ACL_SLOW | ACL_WRITE},
     {"module|load", ACL_ADMIN | ACL_DANGEROUS | ACL_SLOW},
     {"module|loadex", ACL_ADMIN | ACL_DANGEROUS | ACL_SLOW},
