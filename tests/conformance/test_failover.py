@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,19 @@ PAIRS = [("ours", "redis"), ("redis", "ours"), ("ours", "ours")]
 NO_REPLICA = "FAILOVER target HOST and PORT is not a replica."
 
 
+def is_online(primary: Member) -> bool:
+    return primary.replication().get("slave0", {}).get("state") == "online"
+
+
 @contextlib.contextmanager
 def following(primary_name: str, replica_name: str, folder: Path) -> Iterator[tuple[Member, Member]]:
-    with start(primary_name, folder / "a") as primary, start(replica_name, folder / "b") as replica:
+    at_once = ("repl-diskless-sync-delay", "0")
+    with (
+        start(primary_name, folder / "a", *at_once) as primary,
+        start(replica_name, folder / "b", *at_once) as replica,
+    ):
         replica.follow(primary.port)
-        eventually(lambda: primary.replication()["slave0"]["state"] == "online", "a replica")
+        eventually(lambda: is_online(primary), "a replica")
         settled(primary, replica)
         yield primary, replica
 
@@ -160,7 +167,7 @@ def test_writes_wait_until_a_failover_is_given_up(name: str, tmp_path: Path) -> 
         for words in (["SYNC"], ["PSYNC", "?", -1]):
             assert refusal(primary, *words) == "NOMASTERLINK Can't SYNC while failing over"
         assert client.execute_command("FAILOVER", "ABORT") == b"OK"
-        assert write.get() == b"OK"
+        assert write.get() is True
         assert (state(primary), role(primary), client.get("a")) == ("no-failover", "master", b"1")
 
         client.execute_command("FAILOVER", "TO", "127.0.0.1", replica.port, "TIMEOUT", 20)
@@ -175,17 +182,19 @@ def test_a_forced_failover_goes_on_once_its_time_is_over(name: str, tmp_path: Pa
         client = primary.client
         client.set("a", 1)
         for ends in ("ABORT", "the replica"):
-            client.execute_command("FAILOVER", "TO", "127.0.0.1", replica.port, "FORCE", "TIMEOUT", 20)
+            client.execute_command("FAILOVER", "TO", "127.0.0.1", replica.port, "FORCE", "TIMEOUT", 500)
             write = Later(primary, "SET", "b", ends)
+            assert write.waits()
             eventually(lambda: state(primary) == "failover-in-progress", "the end of the time")
             assert role(primary) == "slave"
             assert write.waits()
+            assert refusal(primary, "SET", "c", 1) == "You can't write against a read only replica."
             if ends == "ABORT":
                 assert client.execute_command("FAILOVER", "ABORT") == b"OK"
-                assert write.get() == b"OK"
+                assert write.get() is True
                 assert (state(primary), role(primary)) == ("no-failover", "master")
                 go_on()
-                eventually(lambda: primary.replication()["slave0"]["state"] == "online", "the replica again")
+                eventually(lambda: is_online(primary), "the replica again")
                 settled(primary, replica)
                 assert replica.process is not None
                 replica.process.send_signal(signal.SIGSTOP)
@@ -205,15 +214,12 @@ def test_a_transaction_that_asks_for_it_is_on_the_new_primary_whole(tmp_path: Pa
         assert role(second) == "master"
 
 
-def test_a_replica_that_cannot_be_reached_is_asked_until_the_failover_is_given_up(tmp_path: Path) -> None:
+def test_a_target_that_refuses_leaves_the_primary_what_it_was(tmp_path: Path) -> None:
     with following("ours", "redis", tmp_path) as (primary, replica), start("ours", tmp_path / "c") as other:
         other.follow(primary.port)
         eventually(other.is_up, "a second replica")
-        replica.client.config_set("masterauth", "")
         replica.client.config_set("requirepass", "secret")
-        began = time.monotonic()
         primary.client.execute_command("FAILOVER", "TO", "127.0.0.1", replica.port)
         eventually(lambda: state(primary) == "no-failover" and role(primary) == "master", "the refusal")
         assert primary.client.set("a", 1)
         eventually(lambda: other.client.get("a") == b"1", "the other replica")
-        assert time.monotonic() - began < 60
