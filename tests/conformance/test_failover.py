@@ -137,7 +137,15 @@ def test_what_cannot_begin_is_refused(name: str, tmp_path: Path) -> None:
             assert refusal(primary, "FAILOVER", "TIMEOUT", timeout) == "FAILOVER timeout must be greater than 0"
         for words in (["TIMEOUT", "x"], ["TO", "a", "b"]):
             assert refusal(primary, "FAILOVER", *words) == "value is not an integer or out of range"
-        for line in ("X", "TIMEOUT", "TO a", "ABORT ABORT", "TIMEOUT 5 TIMEOUT 5", "TO a 1 TO b 2", "TO a 1 FORCE FORCE"):
+        for line in (
+            "X",
+            "TIMEOUT",
+            "TO a",
+            "ABORT ABORT",
+            "TIMEOUT 5 TIMEOUT 5",
+            "TO a 1 TO b 2",
+            "TO a 1 FORCE FORCE",
+        ):
             assert refusal(primary, "FAILOVER", *line.split()) == "syntax error"
         alone.follow(primary.port)
         eventually(alone.is_up, "a second replica")

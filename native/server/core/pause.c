@@ -31,7 +31,8 @@ static void look_again(struct server *server) {
 
 uint64_t pause_step(struct server *server) {
     if (server->pause.kind != PAUSE_NOTHING && server->now_us >= server->pause.until_us) pause_end(server);
-    if (server->pause.kind == PAUSE_NOTHING && !server->pause.for_stop && !server->pause.for_failover) look_again(server);
+    if (server->pause.kind == PAUSE_NOTHING && !server->pause.for_stop && !server->pause.for_failover)
+        look_again(server);
     return server->pause.kind == PAUSE_NOTHING ? CLOCK_NEVER : server->pause.until_us;
 }
 

@@ -53,11 +53,11 @@ void replication_info(const struct client *client, struct text *out) {
     if (settings->min_replicas_to_write > 0 && settings->min_replicas_max_lag_s > 0)
         text_append(out, "min_slaves_good_slaves:%" PRIu32 "\r\n", server->good_replicas);
     replicas_lines(server, out);
-    text_append(
-        out,
-        "master_failover_state:%s\r\nmaster_replid:%s\r\nmaster_replid2:%s\r\nmaster_repl_offset:%" PRIu64
-        "\r\nsecond_repl_offset:%" PRId64 "\r\n",
-        failover_names[part->failover.state], part->id, part->former_id, change_stream_end(stream), part->former_until);
+    text_append(out,
+                "master_failover_state:%s\r\nmaster_replid:%s\r\nmaster_replid2:%s\r\nmaster_repl_offset:%" PRIu64
+                "\r\nsecond_repl_offset:%" PRId64 "\r\n",
+                failover_names[part->failover.state], part->id, part->former_id, change_stream_end(stream),
+                part->former_until);
     text_append(out,
                 "repl_backlog_active:%d\r\nrepl_backlog_size:%" PRId64 "\r\nrepl_backlog_first_byte_offset:%" PRIu64
                 "\r\nrepl_backlog_histlen:%" PRIu64 "\r\n",
