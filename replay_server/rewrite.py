@@ -25,11 +25,15 @@ ALIASES = (
     ("log-level", "loglevel"),
     ("min-replicas-max-lag", "min-slaves-max-lag"),
     ("min-replicas-to-write", "min-slaves-to-write"),
+    ("replicaof", "slaveof"),
 )
 """Names of one setting, of which the later in the file counts: the first is written where none is there."""
 
 _TOP = ("maxmemory", "maxclients")
 """What can change while the server runs and has its place above [config]."""
+
+_ABSENT_IF_EMPTY = ("replicaof", "slaveof")
+"""What is taken out of the file where nothing is set."""
 
 _HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]?\]\s*(?:#.*)?$")
 _VALUE = r"""("(?:[^"\\]|\\.)*"|'[^']*'|[^\s#"'\[{][^\s#]*)(\s*(?:#.*)?)$"""
@@ -103,8 +107,15 @@ def rewritten(text: str, changes: dict[str, str]) -> str:
             continue  # told by its other name
         value = _as_toml(changed)
         table = "" if name in _TOP and name not in wanted["config"] else "config"
-        (wanted if table == "" else wanted["config"])[name] = value
-        _put(lines, table, name, value)
+        part = wanted if table == "" else wanted["config"]
+        if part.get(name) == value:
+            continue
+        if value == "" and name in _ABSENT_IF_EMPTY:
+            part.pop(name, None)
+            lines = [line for line in lines if not re.match(rf"\s*{re.escape(name)}\s*=", line)]
+        else:
+            part[name] = value
+            _put(lines, table, name, value)
     new = "\n".join(lines) + "\n"
     try:
         found = tomllib.loads(new)

@@ -147,7 +147,7 @@ def settings() -> list[Setting]:
     for name, kind, low, high in re.findall(r'ROW\("([^"]+)", (\w+), \w+, [^,]+, ([^,]+), ([^)]+)\)', ROWS.read_text()):
         values = "`yes`, `no`" if kind == "FLAG" else KINDS[f"SETTING_{kind}"] + _range(kind, low, high)
         found.append(Setting(name, True, values))
-    for name, live in re.findall(r'TEXT\("([^"]+)",\s*(\w+)', table):
+    for name, live in re.findall(r'(?:TEXT|BY_COMMAND)\("([^"]+)",\s*(\w+)', table):
         found.append(Setting(name, live == "true", "text"))
     for name, live in re.findall(r'FLAG\("([^"]+)",\s*(\w+)', table):
         found.append(Setting(name, live == "true", "`yes`, `no`"))

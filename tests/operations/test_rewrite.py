@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -168,12 +169,35 @@ def test_why_the_file_is_not_rewritten_is_told_and_it_stays(serve: Serve, tmp_pa
         file.unlink()
         assert "No such file" in refused()
         file.write_text(text)
-        pipeline = client.pipeline(transaction=True)
-        pipeline.execute_command("CONFIG", "REWRITE")
-        with pytest.raises(redis.ResponseError, match="transaction"):
-            pipeline.execute()
         assert client.config_rewrite()
         assert file.read_text() == "[config]\ntimeout = 30\n"
+
+
+def test_whom_it_follows_is_there_after_a_restart(serve: Serve, tmp_path: Path):
+    file = tmp_path / "replay.toml"
+    with redis.Redis.from_url(serve(text := "[config]\n# mine\ntimeout = 10\n")) as client:
+        client.execute_command("REPLICAOF", "127.0.0.1", 1)
+        assert client.config_rewrite()
+        assert file.read_text() == f'{text}replicaof = "127.0.0.1 1"\n'
+    with redis.Redis.from_url(serve(file.read_text())) as client:
+        assert client.role()[:3] == [b"slave", b"127.0.0.1", 1]
+        client.execute_command("REPLICAOF", "NO", "ONE")
+        assert client.config_rewrite()
+        assert file.read_text() == text
+
+
+def test_a_transaction_does_not_wait_and_what_it_set_last_is_written(serve: Serve, tmp_path: Path):
+    file = tmp_path / "replay.toml"
+    with redis.Redis.from_url(serve('[config]\nslaveof = "127.0.0.1 1" # here\n')) as client:
+        for port in (2, 3):  # as Sentinel sends it
+            with client.pipeline(transaction=True) as pipeline:
+                pipeline.execute_command("SLAVEOF", "127.0.0.1", port).config_rewrite()
+                assert all(pipeline.execute())
+        wanted = '[config]\nslaveof = "127.0.0.1 3" # here\n'
+        deadline = time.monotonic() + 60
+        while file.read_text() != wanted:
+            assert time.monotonic() < deadline, file.read_text()
+            time.sleep(0.02)
 
 
 def test_without_a_file_it_is_refused_as_in_redis():

@@ -59,7 +59,7 @@ static void compare(const struct reload *reload, const struct server_config *wan
         const struct setting *setting = config_setting(i);
         if (setting->kind == SETTING_FIXED) continue;
         config_value(wanted, i, new_value);
-        config_value(setting->live ? changed : reload->started, i, value);
+        config_value(setting->live || setting->by_command ? changed : reload->started, i, value);
         if (strcmp(value, new_value) == 0 || is_unsaid(setting->name, new_value)) continue;
         counts[setting->live ? 0 : 1]++;
         if (setting->live && config_assign(changed, setting->name, new_value, true, &error) < 0) {

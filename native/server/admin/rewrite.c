@@ -22,19 +22,20 @@ struct rewrite {
     struct wait_queue waiting; /* who sent CONFIG REWRITE */
     struct error outcome;
     bool ended; /* `outcome` is that of who waits */
+    bool again; /* it is to be written once more: settings have changed since `sent` */
 };
 
-/* The live settings that differ, as a map of their names and values. −1 with `error`. */
+/* The live settings that differ, as a map of their names and values, and those that commands change. −1 with `error`. */
 static int write_changes(const struct rewrite *rewrite, struct msgpack_writer *out, struct error *error) {
     char value[CONFIG_VALUE_BYTES], before[CONFIG_VALUE_BYTES];
     uint32_t count = 0;
     struct msgpack_writer pairs = {0};
     for (size_t i = 0; i < config_count(); i++) {
         const struct setting *setting = config_setting(i);
-        if (setting->kind == SETTING_FIXED || !setting->live) continue;
+        if (!setting->live && !setting->by_command) continue;
         config_value(&rewrite->sent, i, value);
         config_value(&rewrite->read, i, before);
-        if (strcmp(value, before) == 0) continue;
+        if (strcmp(value, before) == 0 && !setting->by_command) continue;
         if (config_is_secret(setting->name, strlen(setting->name))) {
             memory_free(pairs.data);
             return error_set(error, ERROR_GENERIC,
@@ -51,6 +52,22 @@ static int write_changes(const struct rewrite *rewrite, struct msgpack_writer *o
     bool failed = out->failed || pairs.failed;
     memory_free(pairs.data);
     return failed ? error_set(error, ERROR_GENERIC, "no memory") : 0;
+}
+
+static int begin(struct rewrite *rewrite, struct error *error) {
+    struct msgpack_writer changes = {0};
+    rewrite->again = false;
+    rewrite->sent = rewrite->server->config;
+    int failed = write_changes(rewrite, &changes, error) < 0
+                     ? -1
+                     : program_start(rewrite->program, rewrite->arguments, changes.data, changes.length, error);
+    memory_free(changes.data);
+    rewrite->ended = failed;
+    return failed;
+}
+
+static void say_failed(const struct error *error) {
+    log_event(LOG_WARNING, "rewrite_failed", NULL, "the configuration file is not rewritten: %s", error->message);
 }
 
 /* ---- the client ------------------------------------------------------------------------------------------------------- */
@@ -70,35 +87,28 @@ static bool retry(struct client *client) {
 }
 
 static void expired(struct client *client) {
-    reply_error(client,
-                "ERR Rewriting config file takes a while: not possible in a transaction, or while the server stops");
+    reply_error(client, "ERR Rewriting config file takes a while: not possible while the server stops");
 }
 
 void rewrite_for_client(struct client *client) {
     struct rewrite *rewrite = client->server->admin->rewrite;
     struct error error = {0};
-    struct msgpack_writer changes = {0};
     if (!rewrite) {
         reply_error(client, "ERR The server is running without a config file");
         return;
     }
-    if (!client_may_block(client)) {
-        expired(client);
-        return;
-    }
-    if (program_runs(rewrite->program) || rewrite->waiting.length > 0) {
+    /* A transaction, as Sentinel's, does not wait: what goes wrong is said in the log. */
+    bool waits = client_may_block(client);
+    if (waits && (program_runs(rewrite->program) || rewrite->waiting.length > 0)) {
         reply_error(client, "ERR Rewriting config file: it is being rewritten already");
-        return;
-    }
-    rewrite->sent = rewrite->server->config;
-    if (write_changes(rewrite, &changes, &error) < 0 ||
-        program_start(rewrite->program, rewrite->arguments, changes.data, changes.length, &error) < 0) {
+    } else if (program_runs(rewrite->program)) {
+        rewrite->again = true;
+        reply_status(client, "OK");
+    } else if (begin(rewrite, &error) < 0 || !waits) {
         reply_outcome(client, &error);
     } else {
-        rewrite->ended = false;
         client_block(client, &rewrite->waiting, CLOCK_NEVER, retry, expired);
     }
-    memory_free(changes.data);
 }
 
 /* ---- the program ------------------------------------------------------------------------------------------------------ */
@@ -115,10 +125,11 @@ static void on_program_ended(void *context, struct program_end *end) {
         end->complaints[strcspn(end->complaints, "\r\n")] = '\0';
         error_set(&rewrite->outcome, ERROR_GENERIC, "%s",
                   end->complaints[0] ? end->complaints : "the program that writes it was killed, or took too long");
-        log_event(LOG_WARNING, "rewrite_failed", NULL, "the configuration file is not rewritten: %s",
-                  rewrite->outcome.message);
+        say_failed(&rewrite->outcome);
     }
     wait_queue_wake(rewrite->server, &rewrite->waiting);
+    struct error error;
+    if (rewrite->again && begin(rewrite, &error) < 0) say_failed(&error);
 }
 
 int rewrite_open(struct server *server, const struct setup *setup, struct transport *kernel, struct error *error) {

@@ -27,6 +27,13 @@
 #define CHOICE(name, live, field, choices) \
     {name, SETTING_CHOICE, live, offsetof(struct server_config, field), 0, 0, 0, NULL, choices}
 #define FIXED(name, value) {name, SETTING_FIXED, false, 0, 0, 0, 0, value, NULL}
+#define BY_COMMAND(name, field)                \
+    {name,                                     \
+     SETTING_TEXT,                             \
+     false,                                    \
+     offsetof(struct server_config, field),    \
+     sizeof((struct server_config *)0)->field, \
+     .by_command = true}
 #define KEPT(name, kind, field, normally, minimum, maximum) \
     {name, SETTING_##kind, true, offsetof(struct server_config, kept.field), 0, minimum, maximum, .no_effect = true},
 #define REPLICATION(name, kind, field, normally, minimum, maximum) \
@@ -102,7 +109,7 @@ static const struct setting settings[] = {
     FLAG("rdbcompression", true, rdbcompression),
     TEXT("rename-command", false, rename_commands),
     TEXT("replica-announce-ip", true, replication.announce_host),
-    TEXT("replicaof", false, replication.follows),
+    BY_COMMAND("replicaof", replication.follows),
     TEXT("requirepass", true, requirepass),
     TEXT("save", true, save),
     NUMBER("script-memory-limit", SETTING_BYTES, true, script_memory_limit_bytes, 1 << 20, INT64_MAX / 2),
@@ -110,7 +117,7 @@ static const struct setting settings[] = {
     NUMBER("shared-memory-client-limit", SETTING_BYTES, true, shared_memory_client_limit_bytes, 1 << 20, INT64_MAX / 2),
     NUMBER("shared-memory-limit", SETTING_BYTES, true, shared_memory_limit_bytes, 0, INT64_MAX / 2),
     TEXT("slave-announce-ip", true, replication.announce_host),
-    TEXT("slaveof", false, replication.follows),
+    BY_COMMAND("slaveof", replication.follows),
     NUMBER("slowlog-log-slower-than", SETTING_NUMBER, true, slowlog_log_slower_than, -1, INT64_MAX),
     NUMBER("slowlog-max-len", SETTING_NUMBER, true, slowlog_max_len, 0, INT32_MAX),
     NUMBER("snapshot-keep", SETTING_NUMBER, true, snapshot_keep, 1, 1000),

@@ -27,6 +27,7 @@ struct setting {
     const char *fixed;     /* what Redis clients ask for and cannot change here */
     const char *const *choices; /* the words, ended by NULL; the field holds the place of one */
     bool no_effect;        /* accepted for compatibility: checked, kept and shown, and nothing follows from it */
+    bool by_command;       /* not CONFIG SET but a command of its own changes it, and CONFIG REWRITE writes it */
 };
 
 const struct setting *config_setting(size_t index);
