@@ -17,11 +17,12 @@
 #include "server/redis/redis_part.h"
 #include "server/redis/redis_rows.h"
 #include "server/redis/script/functions.h"
-#include "server/redis/script/library.h"
 #include "store/glob.h"
 #include "store/store.h"
 
 #ifdef REPLAY_LUA
+
+#include "server/redis/script/library.h"
 
 struct functions {
     struct script_engine engine;

@@ -11,11 +11,12 @@
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/redis_part.h"
 #include "server/redis/redis_rows.h"
-#include "server/redis/script/script_engine.h"
 #include "server/redis/script/scripts.h"
 #include "store/dict.h"
 
 #ifdef REPLAY_LUA
+
+#include "server/redis/script/script_engine.h"
 
 #define SHA_BYTES (SHA1_HEX_BYTES - 1)
 

@@ -2,8 +2,6 @@
 #ifndef REPLAY_SERVER_LIBRARY_H
 #define REPLAY_SERVER_LIBRARY_H
 
-#ifdef REPLAY_LUA
-
 #include "base/blob.h"
 #include "base/error.h"
 #include "server/redis/script/script_engine.h"
@@ -64,5 +62,4 @@ int library_set_add(struct library_set *set, struct library *library, struct err
 void library_set_remove(struct library_set *set, struct library *library); /* it is the caller's again */
 void library_set_clear(struct library_set *set, struct script_engine *engine);
 
-#endif
 #endif

@@ -3,8 +3,6 @@
  * What is a global is looked up through the table that stands for globals (script_state.c). While a library is loaded that
  * leads to a table that holds `redis` alone, and in this no more than register_function, log and facts; afterwards to what
  * scripts have. A function keeps the table that stands for globals, and so finds the latter when it is called. */
-#ifdef REPLAY_LUA
-
 #include "server/redis/script/library.h"
 
 #include <ctype.h>
@@ -320,7 +318,3 @@ int library_run(struct script_engine *engine, struct library *library, struct cl
     engine->loader = NULL;
     return error->code == ERROR_NONE ? 0 : -1;
 }
-
-#else
-typedef int library_load_is_not_built; /* a file is never empty */
-#endif

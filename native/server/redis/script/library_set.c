@@ -1,6 +1,4 @@
 /* library_set: libraries by name, and all of their functions by name, in whatever case that is written. */
-#ifdef REPLAY_LUA
-
 #include <ctype.h>
 #include <string.h>
 
@@ -121,7 +119,3 @@ void library_set_clear(struct library_set *set, struct script_engine *engine) {
     steps = SIZE_MAX;
     dict_release(&set->functions, &steps, NULL, NULL);
 }
-
-#else
-typedef int library_set_is_not_built; /* a file is never empty */
-#endif

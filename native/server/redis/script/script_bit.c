@@ -1,6 +1,4 @@
 /* script_bit: the table `bit`: operations on 32 bits, as in LuaJIT's library of that name. */
-#ifdef REPLAY_LUA
-
 #include <ctype.h>
 #include <stdio.h>
 
@@ -101,7 +99,3 @@ void script_open_bit(lua_State *lua) {
     lua_newtable(lua);
     luaL_register(lua, NULL, functions);
 }
-
-#else
-typedef int script_bit_is_not_built; /* a file is never empty */
-#endif

@@ -1,7 +1,5 @@
 /* script_buffer: where scripts' libraries put together what becomes a string of Lua's: no garbage grows with it, and it counts
  * as the scripts' memory. */
-#ifdef REPLAY_LUA
-
 #include <string.h>
 
 #include "server/redis/script/script_engine.h"
@@ -65,7 +63,3 @@ void script_buffer_free(lua_State *lua) {
     buffer->size = 0;
     if (buffer->capacity > 0) resize(lua, buffer, 0);
 }
-
-#else
-typedef int script_buffer_is_not_built; /* a file is never empty */
-#endif

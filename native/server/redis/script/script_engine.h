@@ -2,8 +2,6 @@
 #ifndef REPLAY_SERVER_SCRIPT_ENGINE_H
 #define REPLAY_SERVER_SCRIPT_ENGINE_H
 
-#ifdef REPLAY_LUA
-
 #include <lauxlib.h>
 #include <lua.h>
 #include <lualib.h>
@@ -155,5 +153,4 @@ void script_take_reply(lua_State *lua, struct script_engine *engine);
 /* Replies the value on the top of the stack, which is popped, to the caller. */
 void script_send_reply(lua_State *lua, struct script_engine *engine);
 
-#endif
 #endif

@@ -1,6 +1,4 @@
 /* script_header: what a script says of itself in its first line: "#!lua flags=no-writes,allow-oom". */
-#ifdef REPLAY_LUA
-
 #include <string.h>
 
 #include "server/redis/script/script_engine.h"
@@ -64,7 +62,3 @@ uint32_t script_own_flags(uint32_t command_flags, uint32_t script_flags) {
     if (script_flags & SCRIPT_NO_WRITES) return flags;
     return flags | COMMAND_WRITE | (script_flags & SCRIPT_ALLOW_OOM ? 0 : COMMAND_DENYOOM);
 }
-
-#else
-typedef int script_header_is_not_built; /* a file is never empty */
-#endif

@@ -9,8 +9,6 @@
  * The function takes part in what Lua does with the beginning of its own structures, described below as in Lua 5.1.5, the
  * last of its line (lstate.h, lobject.h, lgc.h, lstring.c; PUC-Rio). CMakeLists.txt asks for that release in an archive;
  * what shows that the description holds is that the allocator is found where it should be, and test_scripts. */
-#ifdef REPLAY_LUA
-
 #include <limits.h>
 #include <string.h>
 
@@ -116,8 +114,4 @@ __attribute__((used)) union string *__wrap_luaS_newlstr(lua_State *lua, const ch
     return add(lua, shared, bytes, length, hash);
 }
 
-#endif
-
-#else
-typedef int script_heap_is_not_built; /* a file is never empty */
 #endif

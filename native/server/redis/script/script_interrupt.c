@@ -1,7 +1,5 @@
 /* script_interrupt: a script that runs long is interrupted: it rests until the next turn of the loop, and ends where SCRIPT
  * KILL asked for it. Lua calls a hook every so many instructions; a library, which runs none, counts its own steps. */
-#ifdef REPLAY_LUA
-
 #include "server/core/exclusive.h"
 #include "server/core/server.h"
 #include "server/redis/script/library.h"
@@ -45,7 +43,3 @@ static void count_hook(lua_State *lua, lua_Debug *activity) {
 void script_watch(lua_State *lua) {
     lua_sethook(lua, count_hook, LUA_MASKCOUNT, INSTRUCTIONS);
 }
-
-#else
-typedef int script_interrupt_is_not_built; /* a file is never empty */
-#endif

@@ -2,8 +2,6 @@
 #ifndef REPLAY_SERVER_SCRIPT_JSON_H
 #define REPLAY_SERVER_SCRIPT_JSON_H
 
-#ifdef REPLAY_LUA
-
 #include "server/redis/script/script_engine.h"
 
 enum json_invalid { JSON_INVALID_REFUSED, JSON_INVALID_WRITTEN, JSON_INVALID_NULL };
@@ -22,5 +20,4 @@ struct json_settings {
 int json_encode(lua_State *lua);
 int json_decode(lua_State *lua);
 
-#endif
 #endif

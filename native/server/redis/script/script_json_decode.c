@@ -1,7 +1,5 @@
 /* script_json_decode: cjson.decode: JSON as a value, which is read token by token. It is lenient where lua-cjson is: control
  * characters in strings, numbers as strtod takes them, and an end at the first zero byte. */
-#ifdef REPLAY_LUA
-
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -306,7 +304,3 @@ int json_decode(lua_State *lua) {
     script_buffer_trim(lua);
     return 1;
 }
-
-#else
-typedef int script_json_decode_is_not_built; /* a file is never empty */
-#endif

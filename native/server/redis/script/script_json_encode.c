@@ -1,6 +1,4 @@
 /* script_json_encode: cjson.encode: a value as JSON. */
-#ifdef REPLAY_LUA
-
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -182,7 +180,3 @@ int json_encode(lua_State *lua) {
     script_buffer_push(lua, writer.buffer);
     return 1;
 }
-
-#else
-typedef int script_json_encode_is_not_built; /* a file is never empty */
-#endif

@@ -1,7 +1,5 @@
 /* script_random: math.random and math.randomseed with Redis's generator, so that a seed gives the same numbers: the linear
  * congruence of POSIX's drand48, whose high 31 bits count. */
-#ifdef REPLAY_LUA
-
 #include <math.h>
 
 #include "server/redis/script/script_engine.h"
@@ -46,7 +44,3 @@ void script_open_random(lua_State *lua) {
     lua_pushcfunction(lua, math_randomseed);
     lua_setfield(lua, -2, "randomseed");
 }
-
-#else
-typedef int script_random_is_not_built; /* a file is never empty */
-#endif

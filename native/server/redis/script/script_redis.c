@@ -1,6 +1,4 @@
 /* script_redis: what scripts find in the table `redis`: commands, replies, and facts. */
-#ifdef REPLAY_LUA
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -302,7 +300,3 @@ void script_open_redis_for_library(lua_State *lua, lua_CFunction add) {
     add_version(lua);
     script_refuse_unknown(lua);
 }
-
-#else
-typedef int script_redis_is_not_built; /* a file is never empty */
-#endif

@@ -1,6 +1,4 @@
 /* script_reply: replies of commands as values of Lua, and values of Lua as replies. */
-#ifdef REPLAY_LUA
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -344,7 +342,3 @@ void script_send_reply(lua_State *lua, struct script_engine *engine) {
     engine->replying = true;
     send_value(lua, engine);
 }
-
-#else
-typedef int script_reply_is_not_built; /* a file is never empty */
-#endif

@@ -1,6 +1,4 @@
 /* script_run: one call of a script or a function, from its arguments to its reply: in slices, ended where it is killed. */
-#ifdef REPLAY_LUA
-
 #include <string.h>
 
 #include "base/clock.h"
@@ -254,7 +252,3 @@ void script_kill(struct client *client, bool is_function) {
         reply_status(client, "OK");
     }
 }
-
-#else
-typedef int script_run_is_not_built; /* a file is never empty */
-#endif

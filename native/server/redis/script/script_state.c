@@ -1,7 +1,5 @@
 /* script_state: the Lua state that scripts run in. They may use some of Lua, change none of it for others, and take so much
  * memory. */
-#ifdef REPLAY_LUA
-
 #include "server/core/server.h"
 #include "server/redis/script/library.h"
 #include "server/redis/script/script_engine.h"
@@ -358,7 +356,3 @@ void script_state_close(struct script_engine *engine) {
     lua_close(engine->lua);
     engine->lua = NULL;
 }
-
-#else
-typedef int script_state_is_not_built; /* a file is never empty */
-#endif

@@ -5,8 +5,6 @@
  *   cN c0 s             N characters, as many as the number before said, a string that ends at a zero byte
  *   > < !N and space    big endian, little endian, alignment to at most N bytes, nothing
  */
-#ifdef REPLAY_LUA
-
 #include <ctype.h>
 #include <limits.h>
 #include <string.h>
@@ -271,7 +269,3 @@ void script_open_struct(lua_State *lua) {
     lua_newtable(lua);
     luaL_register(lua, NULL, functions);
 }
-
-#else
-typedef int script_struct_is_not_built; /* a file is never empty */
-#endif
