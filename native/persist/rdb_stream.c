@@ -9,16 +9,6 @@
 
 #define ID_BYTES 16u
 
-/* Large streams are read and written with pauses. */
-struct pace {
-    const struct rdb_rest *rest;
-    size_t parts;
-};
-
-static bool goes_on(struct pace *pace) {
-    return ++pace->parts % RDB_PARTS_TO_REST != 0 || !pace->rest || pace->rest->rest(pace->rest->context);
-}
-
 /* ---- writing ---------------------------------------------------------------------------------------------------------- */
 
 static void put_raw_id(uint8_t bytes[ID_BYTES], struct xstream_id id) {
@@ -40,7 +30,8 @@ static void write_id(struct rdb_writer *writer, struct xstream_id id) {
 }
 
 /* `whole`: with times and counts. */
-static bool write_pending(struct rdb_writer *writer, const struct id_index *pending, bool whole, struct pace *pace) {
+static bool write_pending(struct rdb_writer *writer, const struct id_index *pending, bool whole,
+                          struct rdb_pace *pace) {
     rdb_write_length(writer, pending->count);
     for (struct id_position at = id_index_first(pending); at.leaf; at = id_index_next(at)) {
         const struct id_slot *slot = id_index_slot(at);
@@ -50,12 +41,12 @@ static bool write_pending(struct rdb_writer *writer, const struct id_index *pend
             rdb_write_little_endian(writer, (uint64_t)entry->delivered_ms, 8);
             rdb_write_length(writer, entry->deliveries);
         }
-        if (!goes_on(pace)) return false;
+        if (!rdb_goes_on(pace)) return false;
     }
     return true;
 }
 
-static bool write_group(struct rdb_writer *writer, const struct xstream_group *group, struct pace *pace) {
+static bool write_group(struct rdb_writer *writer, const struct xstream_group *group, struct rdb_pace *pace) {
     rdb_write_string(writer, group->name.bytes, group->name.length);
     write_id(writer, group->last_id);
     rdb_write_length(writer, (uint64_t)group->entries_read);
@@ -71,7 +62,7 @@ static bool write_group(struct rdb_writer *writer, const struct xstream_group *g
 }
 
 bool rdb_write_stream(struct rdb_writer *writer, const struct xstream *stream, const struct rdb_rest *rest) {
-    struct pace pace = {.rest = rest};
+    struct rdb_pace pace = {.rest = rest};
     rdb_write_length(writer, stream->blocks.count);
     for (struct id_position at = id_index_first(&stream->blocks); at.leaf; at = id_index_next(at)) {
         const struct id_slot *slot = id_index_slot(at);
@@ -79,7 +70,7 @@ bool rdb_write_stream(struct rdb_writer *writer, const struct xstream *stream, c
         put_raw_id(id, slot->id);
         rdb_write_string(writer, id, sizeof id);
         rdb_write_string(writer, slot->value, listpack_bytes(slot->value));
-        if (!goes_on(&pace)) return false;
+        if (!rdb_goes_on(&pace)) return false;
     }
     rdb_write_length(writer, stream->length);
     write_id(writer, stream->last_id);
@@ -98,7 +89,7 @@ struct reading {
     struct rdb_reader *reader;
     struct xstream *stream;
     uint8_t type;
-    struct pace pace;
+    struct rdb_pace pace;
 };
 
 static bool problem(const struct reading *reading, const char *what) {
@@ -128,7 +119,7 @@ static bool read_id(struct rdb_reader *reader, struct xstream_id *id) {
 static bool add_block(struct reading *reading, const struct rdb_string *id, const struct rdb_string *block) {
     if (id->length != ID_BYTES) return problem(reading, "the id of a block of a stream has not 16 bytes");
     const char *wrong = xstream_append_block(reading->stream, raw_id(id->data), block->data, block->length);
-    return wrong ? problem(reading, wrong) : goes_on(&reading->pace);
+    return wrong ? problem(reading, wrong) : rdb_goes_on(&reading->pace);
 }
 
 static bool read_blocks(struct reading *reading) {
@@ -167,7 +158,7 @@ static bool pass_over_pending(struct reading *reading, uint64_t *count) {
     if (!rdb_read_length(reading->reader, count)) return false;
     for (uint64_t i = 0; i < *count; i++)
         if (!read_raw_id(reading->reader, &id) || !rdb_read_little_endian(reading->reader, 8, &delivered_ms) ||
-            !rdb_read_length(reading->reader, &deliveries) || !goes_on(&reading->pace))
+            !rdb_read_length(reading->reader, &deliveries) || !rdb_goes_on(&reading->pace))
             return false;
     return true;
 }
@@ -192,7 +183,7 @@ static bool read_consumer(struct reading *reading, struct xstream_group *group) 
         if (!read_raw_id(reader, &id)) return false;
         if (xstream_pending_find(group, id)) return problem(reading, "an entry of a stream is pending twice");
         if (!xstream_pending_give(group, consumer, id)) return problem(reading, "no memory for what is pending");
-        if (!goes_on(&reading->pace)) return false;
+        if (!rdb_goes_on(&reading->pace)) return false;
     }
     return true;
 }
@@ -211,7 +202,7 @@ static bool read_pending(struct reading *reading, const struct xstream_group *gr
         if (!rdb_read_length(reading->reader, &deliveries)) return false;
         pending->delivered_ms = (int64_t)delivered_ms;
         pending->deliveries = deliveries;
-        if (!goes_on(&reading->pace)) return false;
+        if (!rdb_goes_on(&reading->pace)) return false;
     }
     return true;
 }

@@ -14,6 +14,16 @@ struct rdb_rest {
 };
 #define RDB_PARTS_TO_REST 64
 
+/* Rests after so many parts. */
+struct rdb_pace {
+    const struct rdb_rest *rest; /* NULL: never */
+    size_t parts;
+};
+
+static inline bool rdb_goes_on(struct rdb_pace *pace) {
+    return ++pace->parts % RDB_PARTS_TO_REST != 0 || !pace->rest || pace->rest->rest(pace->rest->context);
+}
+
 /* Reads a value of the type, of enum rdb_type. False: damaged, and the reader's error says where; or given up, without an
  * error. *value may be some of it then, for the caller to free. True with NULL: a value without parts, which no key has. */
 bool rdb_read_value(struct rdb_reader *reader, uint8_t type, const struct rdb_rest *rest, struct value **value);

@@ -85,34 +85,25 @@ uint8_t rdb_type_of(const struct value *value) {
     return types[value->type];
 }
 
-struct pace {
-    const struct rdb_rest *rest;
-    size_t parts;
-};
-
-static bool goes_on(struct pace *pace) {
-    return ++pace->parts % RDB_PARTS_TO_REST != 0 || !pace->rest || pace->rest->rest(pace->rest->context);
-}
-
 static void write_view(struct rdb_writer *writer, const struct value *string) {
     struct string_view view;
     string_view(string, &view);
     rdb_write_string(writer, view.data, view.length);
 }
 
-static bool write_list(struct rdb_writer *writer, const struct list *list, struct pace *pace) {
+static bool write_list(struct rdb_writer *writer, const struct list *list, struct rdb_pace *pace) {
     uint64_t length = list_length(list);
     rdb_write_length(writer, length);
     if (length == 0) return true;
     struct list_position position = list_at(list, 0);
     do {
         write_view(writer, *list_element(position));
-        if (!goes_on(pace)) return false;
+        if (!rdb_goes_on(pace)) return false;
     } while (list_step(&position, false));
     return true;
 }
 
-static bool write_hash(struct rdb_writer *writer, const struct hash *hash, struct pace *pace) {
+static bool write_hash(struct rdb_writer *writer, const struct hash *hash, struct rdb_pace *pace) {
     struct hash_position position = {0};
     const uint8_t *field;
     size_t length;
@@ -121,24 +112,24 @@ static bool write_hash(struct rdb_writer *writer, const struct hash *hash, struc
     while (hash_next(hash, &position, &field, &length, &view)) {
         rdb_write_string(writer, field, length);
         rdb_write_string(writer, view.data, view.length);
-        if (!goes_on(pace)) return false;
+        if (!rdb_goes_on(pace)) return false;
     }
     return true;
 }
 
-static bool write_set(struct rdb_writer *writer, const struct value *set, struct pace *pace) {
+static bool write_set(struct rdb_writer *writer, const struct value *set, struct rdb_pace *pace) {
     struct set_position position = {0};
     struct set_member member;
     rdb_write_length(writer, set_count(set));
     while (set_next(set, &position, &member)) {
         set_member_text(&member);
         rdb_write_string(writer, member.data, member.length);
-        if (!goes_on(pace)) return false;
+        if (!rdb_goes_on(pace)) return false;
     }
     return true;
 }
 
-static bool write_zset(struct rdb_writer *writer, const struct zset *zset, struct pace *pace) {
+static bool write_zset(struct rdb_writer *writer, const struct zset *zset, struct rdb_pace *pace) {
     struct zset_position position = {0};
     struct zset_item item;
     rdb_write_length(writer, zset_count(zset));
@@ -147,13 +138,13 @@ static bool write_zset(struct rdb_writer *writer, const struct zset *zset, struc
         memcpy(&bits, &item.score, sizeof bits);
         rdb_write_string(writer, item.member, item.length);
         rdb_write_little_endian(writer, bits, 8);
-        if (!goes_on(pace)) return false;
+        if (!rdb_goes_on(pace)) return false;
     }
     return true;
 }
 
 bool rdb_write_value(struct rdb_writer *writer, const struct value *value, const struct rdb_rest *rest) {
-    struct pace pace = {.rest = rest};
+    struct rdb_pace pace = {.rest = rest};
     switch ((enum value_type)value->type) {
     case VALUE_STRING: write_view(writer, value); return true;
     case VALUE_LIST: return write_list(writer, (const struct list *)value, &pace);

@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/memory.h"
 #include "replay/cut_sink.h"
 #include "replay/slot_record.h"

@@ -97,10 +97,10 @@ bool dict_rehash(struct dict *dict, unsigned buckets) {
     return false;
 }
 
-struct dict_entry *dict_find(struct dict *dict, uint32_t hash, const void *key, size_t length) {
-    dict_rehash(dict, 1);
+/* The entry of this key, in whichever of the tables it is. */
+static inline struct dict_entry *find(const struct dict *dict, uint32_t hash, const void *key, size_t length) {
     for (unsigned t = 0; t < 2 && dict->tables[t].size > 0; t++) {
-        struct dict_table *table = &dict->tables[t];
+        const struct dict_table *table = &dict->tables[t];
         struct dict_entry *entry = table->buckets[hash & (table->size - 1)];
         for (; entry; entry = entry->next)
             if (entry->hash == hash && entry->key_length == length && memcmp(entry->key, key, length) == 0)
@@ -109,22 +109,20 @@ struct dict_entry *dict_find(struct dict *dict, uint32_t hash, const void *key, 
     return NULL;
 }
 
+struct dict_entry *dict_find(struct dict *dict, uint32_t hash, const void *key, size_t length) {
+    dict_rehash(dict, 1);
+    return find(dict, hash, key, length);
+}
+
+const struct dict_entry *dict_peek(const struct dict *dict, uint32_t hash, const void *key, size_t length) {
+    return find(dict, hash, key, length);
+}
+
 struct dict_entry *dict_find_hash(struct dict *dict, uint32_t hash) {
     for (unsigned t = 0; t < 2 && dict->tables[t].size > 0; t++) {
         struct dict_entry *entry = dict->tables[t].buckets[hash & (dict->tables[t].size - 1)];
         for (; entry; entry = entry->next)
             if (entry->hash == hash) return entry;
-    }
-    return NULL;
-}
-
-const struct dict_entry *dict_peek(const struct dict *dict, uint32_t hash, const void *key, size_t length) {
-    for (unsigned t = 0; t < 2 && dict->tables[t].size > 0; t++) {
-        const struct dict_table *table = &dict->tables[t];
-        const struct dict_entry *entry = table->buckets[hash & (table->size - 1)];
-        for (; entry; entry = entry->next)
-            if (entry->hash == hash && entry->key_length == length && memcmp(entry->key, key, length) == 0)
-                return entry;
     }
     return NULL;
 }

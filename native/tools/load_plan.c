@@ -11,6 +11,7 @@
 #include "base/limits.h"
 #include "base/memory.h"
 #include "resp/parse.h"
+#include "tools/option.h"
 
 static const char usage[] =
     "usage: replay-bench-client --connect ADDRESS:PORT [options] --role NAME [options of the role] [--role …]\n"
@@ -96,22 +97,13 @@ static int add_request(struct load_role *role, const char *path, struct error *e
 
 /* ---- options ----------------------------------------------------------------------------------------- */
 
-static int parse_number(const char *option, const char *text, double least, double most, double *value,
-                        struct error *error) {
-    char *end;
-    *value = strtod(text, &end);
-    if (*text == '\0' || *end != '\0' || !(*value >= least && *value <= most))
-        return error_set(error, ERROR_GENERIC, "--%s %s: expected a number from %g to %g", option, text, least, most);
-    return 0;
-}
-
 static int parse_address(struct load_plan *plan, const char *text, struct error *error) {
     const char *colon = strrchr(text, ':');
     double port;
     if (!colon || colon == text || (size_t)(colon - text) >= sizeof plan->host)
         return error_set(error, ERROR_GENERIC, "--connect %s: expected ADDRESS:PORT, such as 10.0.0.2:6379", text);
     snprintf(plan->host, sizeof plan->host, "%.*s", (int)(colon - text), text);
-    if (parse_number("connect", colon + 1, 1, 65535, &port, error) < 0) return -1;
+    if (option_number("connect", colon + 1, 1, 65535, &port, error) < 0) return -1;
     plan->port = (uint16_t)port;
     return 0;
 }
@@ -166,9 +158,9 @@ static int take_role_option(struct load_plan *plan, int option, const char *name
     struct load_role *role = &plan->roles[plan->role_count - 1];
     double number;
     if (option == OPTION_REQUEST) return add_request(role, text, error);
-    if (option == OPTION_RATE) return parse_number(name, text, 1e-3, 1e9, &role->rate_per_s, error);
+    if (option == OPTION_RATE) return option_number(name, text, 1e-3, 1e9, &role->rate_per_s, error);
     double least = option == OPTION_PAUSE ? 0 : 1, most = option == OPTION_CONNECTIONS ? LOAD_CONNECTIONS : 1e12;
-    if (parse_number(name, text, least, most, &number, error) < 0) return -1;
+    if (option_number(name, text, least, most, &number, error) < 0) return -1;
     if (option == OPTION_CONNECTIONS)
         role->connections = (uint32_t)number;
     else if (option == OPTION_ROUNDS)
@@ -182,11 +174,11 @@ static int take_option(struct load_plan *plan, int option, const char *name, con
     double number;
     switch (option) {
     case OPTION_CONNECT: return parse_address(plan, text, error);
-    case OPTION_SECONDS: return parse_number(name, text, 0, 1e6, &plan->seconds, error);
-    case OPTION_WARM_UP: return parse_number(name, text, 0, 1e6, &plan->warm_up_s, error);
-    case OPTION_PATIENCE: return parse_number(name, text, 0.01, 1e6, &plan->patience_s, error);
+    case OPTION_SECONDS: return option_number(name, text, 0, 1e6, &plan->seconds, error);
+    case OPTION_WARM_UP: return option_number(name, text, 0, 1e6, &plan->warm_up_s, error);
+    case OPTION_PATIENCE: return option_number(name, text, 0.01, 1e6, &plan->patience_s, error);
     case OPTION_PROCESSOR:
-        if (parse_number(name, text, 0, 1023, &number, error) < 0) return -1;
+        if (option_number(name, text, 0, 1023, &number, error) < 0) return -1;
         plan->processor = (int)number;
         return 0;
     case OPTION_SPIN: plan->spin = true; return 0;

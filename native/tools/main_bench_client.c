@@ -1,26 +1,16 @@
 /* main_bench_client: the executable replay-bench-client, which loads a server and measures it (see load_plan.c). */
-#include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "tools/load.h"
+#include "tools/option.h"
 
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
 static int fail(const struct error *error, int status) {
     fprintf(stderr, "replay-bench-client: %s\n", error->message);
     return status;
-}
-
-static int pin(int processor, struct error *error) {
-    if (processor < 0) return 0;
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET((unsigned)processor, &set);
-    if (sched_setaffinity(0, sizeof set, &set) == 0) return 0;
-    return error_set(error, ERROR_GENERIC, "--processor %d: %s", processor, strerror(errno));
 }
 
 int main(int argc, char **argv) {
@@ -35,7 +25,7 @@ int main(int argc, char **argv) {
         return fail(&error, EXIT_USAGE);
     }
     int status = EXIT_DONE;
-    if (pin(plan.processor, &error) < 0 || load_open(&load, &plan, &error) < 0 || load_run(&load, &error) < 0)
+    if (option_pin(plan.processor, &error) < 0 || load_open(&load, &plan, &error) < 0 || load_run(&load, &error) < 0)
         status = fail(&error, EXIT_FAILED);
     if (status == EXIT_DONE) {
         struct text out = {0};

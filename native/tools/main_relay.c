@@ -1,13 +1,12 @@
 /* main_relay: the executable replay-bench-relay, a line with delay, rate and faults between two interfaces. */
-#include <errno.h>
 #include <getopt.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 
+#include "tools/option.h"
 #include "tools/relay.h"
 
 static const char usage[] =
@@ -65,22 +64,6 @@ static const struct option known[] = {
     {0},
 };
 
-static int parse_number(const char *option, const char *text, double most, double *value, struct error *error) {
-    char *end;
-    *value = strtod(text, &end);
-    if (*text == '\0' || *end != '\0' || !(*value >= 0 && *value <= most))
-        return error_set(error, ERROR_GENERIC, "--%s %s: expected a number from 0 to %g", option, text, most);
-    return 0;
-}
-
-static int pin(int processor, struct error *error) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET((unsigned)processor, &set);
-    if (sched_setaffinity(0, sizeof set, &set) == 0) return 0;
-    return error_set(error, ERROR_GENERIC, "--processor %d: %s", processor, strerror(errno));
-}
-
 /* 0; −1 with `error` set; 1: help was printed. */
 static int take_option(struct relay_settings *settings, struct fault_settings *faults, int option, const char *name,
                        const char *text, struct error *error) {
@@ -93,7 +76,7 @@ static int take_option(struct relay_settings *settings, struct fault_settings *f
         settings->faults = faults;
         return faults_parse(text, faults, error);
     }
-    if (parse_number(name, text, option == OPTION_PROCESSOR ? 1023 : 1e12, &number, error) < 0) return -1;
+    if (option_number(name, text, 0, option == OPTION_PROCESSOR ? 1023 : 1e12, &number, error) < 0) return -1;
     switch (option) {
     case OPTION_DELAY: settings->delay_ns = (uint64_t)(number * 1e3); return 0;
     case OPTION_RATE: settings->rate_bits_per_s = number * 1e6; return 0;
@@ -101,7 +84,7 @@ static int take_option(struct relay_settings *settings, struct fault_settings *f
     case OPTION_FRAME: settings->frame_bytes = (uint32_t)number; return 0;
     case OPTION_MEMORY: settings->memory_bytes = (uint64_t)number; return 0;
     case OPTION_SPIN: settings->spin_ns = (uint64_t)(number * 1e3); return 0;
-    default: return pin((int)number, error);
+    default: return option_pin((int)number, error);
     }
 }
 

@@ -3,9 +3,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "base/memory.h"
 #include "persist/rdb_file.h"
-#include "persist/rdb_format.h"
 #include "persist/rdb_payload.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/memory.h"
 #include "base/msgpack.h"
 #include "check.h"

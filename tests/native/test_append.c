@@ -6,7 +6,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/memory.h"
 #include "check.h"
 #include "own_folder.h"
 #include "persist/append_reader.h"

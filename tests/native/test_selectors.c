@@ -2,7 +2,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "check.h"

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/memory.h"
 #include "own_folder.h"
 #include "persist/snapshot.h"
 #include "persist/snapshot_folder.h"

@@ -1,8 +1,6 @@
 /* cmd_absent: commands about what is not here (modules), answered as by a Redis that has none. */
-#include "server/admin/admin_part.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
-#include "server/redis/keys/keyspace.h"
 #include "server/redis/redis_rows.h"
 
 /* ---- modules --------------------------------------------------------------------------------------------------------- */

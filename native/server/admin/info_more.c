@@ -10,7 +10,6 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "server/core/client.h"
-#include "server/core/command_table.h"
 #include "server/redis/redis_part.h"
 #include "server/redis/tracking/tracking.h"
 #include "server/replication/replication_part.h"

@@ -171,16 +171,6 @@ static int create_tables(struct msgpack_reader *reader, struct server *server, s
 }
 
 int setup_create_tables(const struct setup *setup, struct server *server, struct error *error) {
-    struct msgpack_reader reader = reader_of(setup);
-    struct msgpack_value map, key;
-    if (!msgpack_read(&reader, &map) || map.type != MSGPACK_MAP) return malformed(error);
-    for (uint32_t i = 0; i < map.count; i++) {
-        if (!msgpack_read(&reader, &key)) return malformed(error);
-        if (!msgpack_string_is(&key, "tables")) {
-            if (!msgpack_skip(&reader)) return malformed(error);
-        } else if (create_tables(&reader, server, error) < 0) {
-            return -1;
-        }
-    }
-    return 0;
+    struct msgpack_reader reader;
+    return find_member(setup, "tables", &reader) ? create_tables(&reader, server, error) : 0;
 }

@@ -10,7 +10,6 @@
 
 #include "base/clock.h"
 #include "base/limits.h"
-#include "base/memory.h"
 #include "server/cluster/cluster_part.h"
 #include "server/cluster/cmd_cluster.h"
 #include "server/cluster/redirect.h"

@@ -245,6 +245,7 @@ void wait_queue_expire_all(struct server *server, struct wait_queue *queue);
 /* State that a command keeps across its landing or its wait; `drop` is called when the command has replied, or the
  * client vanished, whichever is first. One per client. */
 void client_set_state(struct client *client, void *state, void (*drop)(struct client *client, void *state));
+void client_free_state(struct client *client, void *state); /* drops a state that is one allocation */
 void *client_state(struct client *client);
 
 #endif

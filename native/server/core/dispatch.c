@@ -5,6 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/memory.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/exclusive.h"
@@ -297,6 +298,11 @@ void client_request_done(struct client *client) {
         client->reply_mode = CLIENT_REPLY_SKIP;
     else if (client->reply_mode == CLIENT_REPLY_SKIP)
         client->reply_mode = CLIENT_REPLY_ON;
+}
+
+void client_free_state(struct client *client, void *state) {
+    (void)client;
+    memory_free(state);
 }
 
 void client_set_state(struct client *client, void *state, void (*drop)(struct client *client, void *state)) {

@@ -2,6 +2,7 @@
 #include "server/core/exclusive.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/fiber.h"
@@ -97,6 +98,16 @@ void exclusive_run(struct client *client, void (*body)(struct client *client)) {
 
 void exclusive_run_command(struct client *client, void (*body)(struct client *client)) {
     run(client, body, true);
+}
+
+bool exclusive_run_with(struct client *client, const void *state, size_t size_bytes,
+                        void (*body)(struct client *client)) {
+    void *kept = client->server->exclusive.inside ? NULL : memory_alloc(size_bytes);
+    if (!kept) return false;
+    memcpy(kept, state, size_bytes);
+    client_set_state(client, kept, client_free_state);
+    exclusive_run_command(client, body);
+    return true;
 }
 
 bool exclusive_is_lost(const struct client *client) {

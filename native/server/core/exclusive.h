@@ -39,6 +39,10 @@ void exclusive_run(struct client *client, void (*body)(struct client *client));
  * is lost its arguments are too: a body that finds so after a rest touches nothing more of the client, leaves the store
  * as it was, and ends. Only its last slice may change the store. */
 void exclusive_run_command(struct client *client, void (*body)(struct client *client));
+/* The same, with a copy of `state` as the client's state. False: a slice is running already, or there is no memory for the
+ * copy; nothing was done. */
+bool exclusive_run_with(struct client *client, const void *state, size_t size_bytes,
+                        void (*body)(struct client *client));
 bool exclusive_is_lost(const struct client *client);
 /* Within the body, where it may be put down: does so when the slice is over. */
 void exclusive_rest(struct server *server);

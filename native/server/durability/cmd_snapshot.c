@@ -79,11 +79,6 @@ static void save_expired(struct client *client) {
     reply_error(client, "ERR the snapshot was cancelled: the server is stopping, or the client was unblocked");
 }
 
-static void drop_save(struct client *client, void *state) {
-    (void)client;
-    memory_free(state);
-}
-
 /* Everyone who waits for a snapshot that has not begun, and wants the same name as the first, or none, gets this one. */
 void snapshots_take_name(struct snapshots *snapshots) {
     const struct save_request *first = snapshots->savers.head ? client_state(snapshots->savers.head) : NULL;
@@ -116,7 +111,7 @@ static void wait_for_snapshot(struct client *client, const char *name, bool says
     }
     snprintf(request->name, sizeof request->name, "%s", name);
     request->says_ok = says_ok;
-    client_set_state(client, request, drop_save);
+    client_set_state(client, request, client_free_state);
     client_block(client, &client->server->durability->snapshots->savers, CLOCK_NEVER, save_attempt, save_expired);
 }
 

@@ -14,7 +14,6 @@
 #include "base/worker.h"
 #include "persist/rdb_file_writer.h"
 #include "server/core/server.h"
-#include "server/durability/append_log.h"
 #include "server/durability/durability_part.h"
 #include "server/durability/snapshots.h"
 

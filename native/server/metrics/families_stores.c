@@ -3,7 +3,6 @@
 
 #include "server/core/server.h"
 #include "server/durability/append_log.h"
-#include "server/durability/append_rewrite.h"
 #include "server/durability/durability_part.h"
 #include "server/durability/snapshots.h"
 #include "server/metrics/families.h"

@@ -2,7 +2,6 @@
 #include "server/metrics/metrics.h"
 
 #include "base/clock.h"
-#include "base/limits.h"
 #include "net/http.h"
 #include "server/core/server.h"
 #include "server/core/subsystem.h"

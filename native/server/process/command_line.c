@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/memory.h"
 #include "server/admin/about.h"
 
 static const char usage[] =

@@ -67,11 +67,6 @@ static void expired(struct client *client) {
     reply_timeout(client, await, count_waiting(client, await));
 }
 
-static void drop_await(struct client *client, void *state) {
-    (void)client;
-    memory_free(state);
-}
-
 void gradients_await_command(struct client *client) {
     const struct resp_argument *key = &client->argv[1];
     struct await *await = memory_calloc(1, sizeof *await);
@@ -80,7 +75,7 @@ void gradients_await_command(struct client *client) {
         reply_error(client, "ERR out of memory");
         return;
     }
-    client_set_state(client, await, drop_await);
+    client_set_state(client, await, client_free_state);
     if (parse(client, await, &error)) {
         reply_failure(client, &error);
         return;

@@ -205,11 +205,6 @@ static void expired(struct client *client) {
     reply_failure(client, &error);
 }
 
-static void drop_take(struct client *client, void *state) {
-    (void)client;
-    memory_free(state);
-}
-
 void gradients_take_command(struct client *client) {
     const struct resp_argument *key = &client->argv[1];
     struct take *take = memory_calloc(1, sizeof *take);
@@ -218,7 +213,7 @@ void gradients_take_command(struct client *client) {
         reply_error(client, "ERR out of memory");
         return;
     }
-    client_set_state(client, take, drop_take);
+    client_set_state(client, take, client_free_state);
     if (parse(client, take, &error)) {
         reply_failure(client, &error);
         return;

@@ -58,17 +58,12 @@ static void expired(struct client *client) {
 
 void replay_await_command(struct client *client) {
     struct error error = {.code = ERROR_NONE};
-    struct replay_entry *entry = replay_entry_or_reply(client);
-    if (!entry) return;
-    struct replay_request *request = replay_request_new(client, client->server->replay->tables, REPLAY_REQUEST_AWAIT);
-    if (!request) {
-        reply_error(client, "ERR out of memory");
-        return;
-    }
-    replay_request_set_entry(request, entry);
+    struct replay_request *request = replay_request_or_reply(client, REPLAY_REQUEST_AWAIT);
+    if (!request) return;
     if (parse(client, request, &error)) {
         reply_failure(client, &error);
         return;
     }
-    if (!attempt(client)) client_block(client, &entry->watchers, replay_block_deadline(request), attempt, expired);
+    if (!attempt(client))
+        client_block(client, &request->entry->watchers, replay_block_deadline(request), attempt, expired);
 }

@@ -72,16 +72,11 @@ static void change_expired(struct client *client) {
 }
 
 static void change(struct client *client, enum replay_request_kind kind) {
-    struct replay_entry *entry = replay_entry_or_reply(client);
-    if (!entry) return;
-    struct replay_request *request = replay_request_new(client, client->server->replay->tables, kind);
-    if (!request) {
-        reply_error(client, "ERR out of memory");
-        return;
-    }
-    replay_request_set_entry(request, entry);
-    if (entry->changers.length || !change_attempt(client))
-        client_block(client, &entry->changers, CLOCK_NEVER, change_attempt, change_expired);
+    struct replay_request *request = replay_request_or_reply(client, kind);
+    if (!request) return;
+    struct wait_queue *queue = &request->entry->changers;
+    if (queue->length || !change_attempt(client))
+        client_block(client, queue, CLOCK_NEVER, change_attempt, change_expired);
 }
 
 void replay_reset_command(struct client *client) {

@@ -246,20 +246,15 @@ static void sample_expired(struct client *client) {
 
 void replay_sample_command(struct client *client) {
     struct error error = {.code = ERROR_NONE};
-    struct replay_entry *entry = replay_entry_or_reply(client);
-    if (!entry) return;
-    struct replay_request *request = replay_request_new(client, client->server->replay->tables, REPLAY_REQUEST_SAMPLE);
-    if (!request) {
-        reply_error(client, "ERR out of memory");
-        return;
-    }
-    replay_request_set_entry(request, entry);
+    struct replay_request *request = replay_request_or_reply(client, REPLAY_REQUEST_SAMPLE);
+    if (!request) return;
     if (replay_parse_count(&client->argv[2], &request->n, &error) || sample_options(client, request, &error)) {
         reply_failure(client, &error);
         return;
     }
-    if ((request->blocks && entry->samplers.length) || !sample_attempt(client))
-        client_block(client, &entry->samplers, replay_block_deadline(request), sample_attempt, sample_expired);
+    struct wait_queue *queue = &request->entry->samplers;
+    if ((request->blocks && queue->length) || !sample_attempt(client))
+        client_block(client, queue, replay_block_deadline(request), sample_attempt, sample_expired);
 }
 
 /* ---- GET ----------------------------------------------------------------------------------------------------------- */
@@ -308,14 +303,8 @@ static void get_at_once(struct client *client, struct replay_request *request) {
 
 void replay_get_command(struct client *client) {
     struct error error = {.code = ERROR_NONE};
-    struct replay_entry *entry = replay_entry_or_reply(client);
-    if (!entry) return;
-    struct replay_request *request = replay_request_new(client, client->server->replay->tables, REPLAY_REQUEST_GET);
-    if (!request) {
-        reply_error(client, "ERR out of memory");
-        return;
-    }
-    replay_request_set_entry(request, entry);
+    struct replay_request *request = replay_request_or_reply(client, REPLAY_REQUEST_GET);
+    if (!request) return;
     if (replay_parse_ids(&client->argv[2], &request->n, &error) || get_options(client, request, &error) ||
         !replay_batch_allowed(request, client, &error))
         reply_failure(client, &error);

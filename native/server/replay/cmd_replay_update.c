@@ -99,13 +99,8 @@ static bool delete_some(struct client *client) {
 /* A request for the ids of argv[2]; NULL after replying an error. */
 static struct replay_request *request_or_reply(struct client *client, enum replay_request_kind kind) {
     struct error error = {.code = ERROR_NONE};
-    struct replay_entry *entry = replay_entry_or_reply(client);
-    struct replay_request *request = entry ? replay_request_new(client, client->server->replay->tables, kind) : NULL;
-    if (!request) {
-        if (entry) reply_error(client, "ERR out of memory");
-        return NULL;
-    }
-    replay_request_set_entry(request, entry);
+    struct replay_request *request = replay_request_or_reply(client, kind);
+    if (!request) return NULL;
     if (replay_parse_ids(ids_of(client), &request->n, &error) == 0) return request;
     reply_failure(client, &error);
     return NULL;

@@ -18,6 +18,18 @@ struct replay_entry *replay_entry_or_reply(struct client *client) {
     return entry;
 }
 
+struct replay_request *replay_request_or_reply(struct client *client, enum replay_request_kind kind) {
+    struct replay_entry *entry = replay_entry_or_reply(client);
+    if (!entry) return NULL;
+    struct replay_request *request = replay_request_new(client, client->server->replay->tables, kind);
+    if (!request) {
+        reply_error(client, "ERR out of memory");
+        return NULL;
+    }
+    replay_request_set_entry(request, entry);
+    return request;
+}
+
 int replay_parse_count(const struct resp_argument *argument, uint32_t *n, struct error *error) {
     int64_t value;
     if (!argument_int64(argument, &value) || value < 1)

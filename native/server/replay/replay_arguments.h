@@ -13,6 +13,8 @@ struct replay_entry *replay_find_entry(struct client *client, const struct resp_
                                        struct error *error);
 /* The table named by argv[1], or NULL after replying the error. */
 struct replay_entry *replay_entry_or_reply(struct client *client);
+/* A request of that table, which is the client's state; NULL: the error is replied. */
+struct replay_request *replay_request_or_reply(struct client *client, enum replay_request_kind kind);
 int replay_parse_count(const struct resp_argument *argument, uint32_t *n, struct error *error);
 /* The milliseconds of BLOCK. */
 int replay_parse_block(const struct resp_argument *argument, struct replay_request *request, struct error *error);

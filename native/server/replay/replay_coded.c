@@ -144,13 +144,8 @@ static void find_steps(struct replay_column_source *source, const struct coded_p
 
 static int coded_vectors(struct reply_source *reply, size_t offset, struct iovec *vectors, int max) {
     struct replay_column_source *source = (struct replay_column_source *)reply;
-    struct replay_vectors slice = {.vectors = vectors, .max = max, .bounce = source->bounce};
-    if (offset < source->head_bytes) {
-        vectors[slice.filled++] =
-            (struct iovec){.iov_base = source->head + offset, .iov_len = source->head_bytes - offset};
-        offset = source->head_bytes;
-    }
-    size_t at = offset - source->head_bytes, end = source->source.length_bytes - source->head_bytes;
+    size_t at, end = source->source.length_bytes - source->head_bytes;
+    struct replay_vectors slice = replay_vectors_begin(source, offset, vectors, max, &at);
     while (at < end && at >= source->block_offset + source->block_sizes[source->block])
         source->block_offset += source->block_sizes[source->block++];
     uint32_t block = source->block;
@@ -163,21 +158,15 @@ static int coded_vectors(struct reply_source *reply, size_t offset, struct iovec
     return slice.filled;
 }
 
-static void coded_released(struct reply_source *reply) {
-    replay_batch_release(((struct replay_column_source *)reply)->batch);
-}
-
 static void reply_steps(struct client *client, struct replay_batch *batch, struct replay_column_source *source,
                         const struct coded_plan *plan, struct step_index *index, uint8_t *extra) {
     uint64_t places = plan->places * batch->n;
-    *source =
-        (struct replay_column_source){.batch = batch, .source = {.vectors = coded_vectors, .released = coded_released}};
+    *source = (struct replay_column_source){.batch = batch, .source = {.vectors = coded_vectors}};
     source->blocks = (const uint8_t **)(void *)extra;
     source->head = extra + places * sizeof(uint8_t *);
     if (client_releases_at_write(client)) source->bounce = source->head + head_bytes(places);
     find_steps(source, plan, index);
-    batch->references++;
-    reply_source(client, &source->source);
+    replay_source_send(client, source);
 }
 
 void replay_coded_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,

@@ -38,13 +38,8 @@ static bool next_piece(const struct replay_column_source *source, uint32_t *item
 
 static int ragged_vectors(struct reply_source *reply, size_t offset, struct iovec *vectors, int max) {
     struct replay_column_source *source = (struct replay_column_source *)reply;
-    struct replay_vectors slice = {.vectors = vectors, .max = max, .bounce = source->bounce};
-    if (offset < source->head_bytes) {
-        vectors[slice.filled++] =
-            (struct iovec){.iov_base = source->head + offset, .iov_len = source->head_bytes - offset};
-        offset = source->head_bytes;
-    }
-    size_t at = offset - source->head_bytes, end = source->source.length_bytes - source->head_bytes;
+    size_t at, end = source->source.length_bytes - source->head_bytes;
+    struct replay_vectors slice = replay_vectors_begin(source, offset, vectors, max, &at);
     while (at < end && at >= source->block_offset + source->piece.size) {
         source->block_offset += source->piece.size;
         next_piece(source, &source->item, &source->piece);
@@ -55,10 +50,6 @@ static int ragged_vectors(struct reply_source *reply, size_t offset, struct iove
     for (bool more = at < end; more; more = next_piece(source, &item, &piece), within = 0)
         if (!replay_vectors_add(&slice, piece.bytes + within, piece.size - within)) break;
     return slice.filled;
-}
-
-static void ragged_released(struct reply_source *reply) {
-    replay_batch_release(((struct replay_column_source *)reply)->batch);
 }
 
 void replay_ragged_reply(struct client *client, struct replay_batch *batch, struct replay_column_source *source,
@@ -73,10 +64,8 @@ void replay_ragged_reply(struct client *client, struct replay_batch *batch, stru
     source->source = (struct reply_source){
         .length_bytes = source->head_bytes + rows * table_config(table)->column[column].row_bytes,
         .vectors = ragged_vectors,
-        .released = ragged_released,
     };
     for (bool found = false; rows && !found; source->item += !found)
         found = table_ragged_first(table, column, batch->slots[source->item], &source->piece);
-    batch->references++;
-    reply_source(client, &source->source);
+    replay_source_send(client, source);
 }

@@ -59,6 +59,18 @@ static int vectors_in_place(struct reply_source *source, size_t offset, struct i
     return filled;
 }
 
+struct replay_vectors replay_vectors_begin(const struct replay_column_source *source, size_t offset,
+                                           struct iovec *vectors, int max, size_t *at) {
+    struct replay_vectors slice = {.vectors = vectors, .max = max, .bounce = source->bounce};
+    if (offset < source->head_bytes) {
+        vectors[slice.filled++] =
+            (struct iovec){.iov_base = source->head + offset, .iov_len = source->head_bytes - offset};
+        offset = source->head_bytes;
+    }
+    *at = offset - source->head_bytes;
+    return slice;
+}
+
 bool replay_vectors_add(struct replay_vectors *vectors, const uint8_t *bytes, size_t size_bytes) {
     bool small = vectors->bounce && size_bytes < REPLAY_VECTOR_BYTES;
     if ((vectors->filled == vectors->max && !(small && vectors->joins)) ||
@@ -108,6 +120,12 @@ static void released(struct reply_source *source) {
     replay_batch_release(((struct replay_column_source *)source)->batch);
 }
 
+void replay_source_send(struct client *client, struct replay_column_source *source) {
+    source->source.released = released;
+    source->batch->references++;
+    reply_source(client, &source->source);
+}
+
 void replay_source_reply(struct client *client, struct replay_batch *batch, struct replay_column_source *source,
                          uint32_t column, uint8_t *extra) {
     const struct table_config *config = table_config(batch->entry->table);
@@ -125,8 +143,6 @@ void replay_source_reply(struct client *client, struct replay_batch *batch, stru
         table_column_view(batch->entry->table, column, &source->base, &source->stride);
     }
     source->source = (struct reply_source){.length_bytes = shape->item_bytes * batch->n,
-                                           .vectors = source->bounce ? vectors_through_bounce : vectors_in_place,
-                                           .released = released};
-    batch->references++;
-    reply_source(client, &source->source);
+                                           .vectors = source->bounce ? vectors_through_bounce : vectors_in_place};
+    replay_source_send(client, source);
 }

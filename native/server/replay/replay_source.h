@@ -41,6 +41,11 @@ struct replay_vectors {
     bool joins; /* the last vector ends where the bounce buffer goes on */
 };
 
+/* A slice from `offset` on of a source that has a head, of which it takes what is left. *at: where it goes on behind the
+ * head. */
+struct replay_vectors replay_vectors_begin(const struct replay_column_source *source, size_t offset,
+                                           struct iovec *vectors, int max, size_t *at);
+
 /* False: there is no room for it in this slice. */
 bool replay_vectors_add(struct replay_vectors *vectors, const uint8_t *bytes, size_t size_bytes);
 
@@ -48,6 +53,8 @@ bool replay_vectors_add(struct replay_vectors *vectors, const uint8_t *bytes, si
 bool replay_column_is_sent_from_slots(const struct column *column, uint32_t n);
 /* Bytes of the batch's extra memory that such a source needs. */
 size_t replay_source_extra(const struct replay_batch *batch, uint32_t column);
+/* Sends a source that is ready, with the batch kept until all of it is released. */
+void replay_source_send(struct client *client, struct replay_column_source *source);
 /* Replies a column as a bulk string; `extra` is the memory promised above. */
 void replay_source_reply(struct client *client, struct replay_batch *batch, struct replay_column_source *source,
                          uint32_t column, uint8_t *extra);

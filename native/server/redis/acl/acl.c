@@ -61,8 +61,7 @@ bool acl_lets_strangers_in(const struct server *server) {
     return lets_strangers_in(server->redis->acl);
 }
 
-/* Who came while a password was asked for need not give it any more; a new one asks only those who come later. */
-static void standard_changed(struct acl *acl) {
+void acl_standard_changed(struct acl *acl) {
     if (!lets_strangers_in(acl)) return;
     for (struct client *client = acl->server->clients.head; client; client = client->next) {
         if (client->user != acl->standard) continue;
@@ -93,7 +92,7 @@ void acl_follow_config(struct acl *acl) {
     /* Without memory for it nobody gets in until the next change: better than everybody. */
     apply_text(acl, acl->standard, *password ? rule : "nopass");
     memcpy(acl->password, password, strlen(password) + 1);
-    standard_changed(acl);
+    acl_standard_changed(acl);
 }
 
 static struct acl_user *new_standard(struct acl *acl) {
@@ -180,7 +179,7 @@ bool acl_set_user(struct acl *acl, const char *name, size_t length, const struct
     }
     if (user) {
         acl_user_take(user, changed);
-        if (user == acl->standard) standard_changed(acl);
+        if (user == acl->standard) acl_standard_changed(acl);
         return true;
     }
     if (insert(acl, changed)) return true;

@@ -48,6 +48,8 @@ void acl_free(struct acl *acl);
 
 /* See struct upcalls. */
 bool acl_lets_strangers_in(const struct server *server);
+/* Who came while a password was asked for need not give it any more; a new one asks only those who come later. */
+void acl_standard_changed(struct acl *acl);
 void acl_welcome(struct client *client);
 const char *acl_refusal(struct client *client, const struct command_entry *entry, char *message, size_t size);
 bool acl_may_become_allowed(const struct client *client, const struct command_entry *entry, uint32_t argc,

@@ -141,12 +141,7 @@ static void adopt(struct acl *acl, struct acl *set, struct client *asking) {
     set->users = users;
     set->count = 0;
     set->standard = NULL;
-    if (!acl_lets_strangers_in(acl->server)) return;
-    for (struct client *client = acl->server->clients.head; client; client = client->next) {
-        if (client->user != acl->standard) continue;
-        client->authenticated = true;
-        client_use_limits(client);
-    }
+    acl_standard_changed(acl);
 }
 
 bool acl_load(struct acl *acl, const char *path, struct client *asking, struct text *why) {

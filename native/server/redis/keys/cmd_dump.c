@@ -4,7 +4,6 @@
  * Large values are written and read in slices, in which nothing of another client is run. */
 #include <string.h>
 
-#include "base/memory.h"
 #include "persist/rdb_payload.h"
 #include "server/core/command_table.h"
 #include "server/core/exclusive.h"
@@ -186,28 +185,17 @@ static void restore_value(struct client *client, struct restoring *restoring) {
     }
 }
 
-static void drop_restoring(struct client *client, void *restoring) {
-    (void)client;
-    memory_free(restoring);
-}
-
 static void restore_in_slices(struct client *client) {
     struct restoring restoring = *(struct restoring *)client_state(client);
     restore_value(client, &restoring);
 }
 
 static void restore_command(struct client *client) {
-    struct restoring restoring = {.idle_s = -1, .frequency = -1}, *kept = NULL;
+    struct restoring restoring = {.idle_s = -1, .frequency = -1};
     if (!parse(client, &restoring)) return;
-    if (client->argv[3].length > RESTORED_AT_ONCE_BYTES && !client->server->exclusive.inside)
-        kept = memory_alloc(sizeof *kept);
-    if (kept) {
-        *kept = restoring;
-        client_set_state(client, kept, drop_restoring);
-        exclusive_run_command(client, restore_in_slices);
-    } else {
+    if (client->argv[3].length <= RESTORED_AT_ONCE_BYTES ||
+        !exclusive_run_with(client, &restoring, sizeof restoring, restore_in_slices))
         restore_value(client, &restoring);
-    }
 }
 
 #define RESTORES (COMMAND_WRITE | COMMAND_DENYOOM | COMMAND_DANGEROUS)

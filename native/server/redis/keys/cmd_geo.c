@@ -61,24 +61,9 @@ void reply_point(struct client *client, const struct geo_point *point) {
 
 /* ---- commands ------------------------------------------------------------------------------------------------------ */
 
-/* Reads the words before the first longitude; returns where that is. */
-static uint32_t parse_add_options(struct client *client, struct zset_add_options *options) {
-    uint32_t i = 2;
-    for (; i < client->argc; i++) {
-        const struct resp_argument *word = &client->argv[i];
-        bool *flag = argument_is(word, "nx")   ? &options->nx
-                     : argument_is(word, "xx") ? &options->xx
-                     : argument_is(word, "ch") ? &options->changed
-                                               : NULL;
-        if (!flag) break;
-        *flag = true;
-    }
-    return i;
-}
-
 static void geoadd_command(struct client *client) {
     struct zset_add_options options = {0};
-    uint32_t first = parse_add_options(client, &options), rest = client->argc - first;
+    uint32_t first = zset_add_words(client, false, &options), rest = client->argc - first;
     if (rest == 0 || rest % 3 != 0 || (options.nx && options.xx)) {
         reply_syntax_error(client);
         return;

@@ -337,11 +337,6 @@ static void run(struct client *client, const struct search *search) {
     memory_free(list.items);
 }
 
-static void drop_search(struct client *client, void *search) {
-    (void)client;
-    memory_free(search);
-}
-
 static void run_in_slices(struct client *client) {
     struct search search = *(struct search *)client_state(client);
     run(client, &search);
@@ -360,17 +355,9 @@ static uint64_t members_to_look_at(const struct search *search) {
 }
 
 static void begin(struct client *client, const struct search *search) {
-    struct search *kept = NULL;
-    if (zset_count(search->zset) > ZSET_PARTS_AT_ONCE && !client->server->exclusive.inside &&
-        members_to_look_at(search) > ZSET_PARTS_AT_ONCE)
-        kept = memory_alloc(sizeof *kept);
-    if (kept) {
-        *kept = *search;
-        client_set_state(client, kept, drop_search);
-        exclusive_run_command(client, run_in_slices);
-    } else {
+    if (zset_count(search->zset) <= ZSET_PARTS_AT_ONCE || members_to_look_at(search) <= ZSET_PARTS_AT_ONCE ||
+        !exclusive_run_with(client, search, sizeof *search, run_in_slices))
         run(client, search);
-    }
 }
 
 /* ---- commands ------------------------------------------------------------------------------------------------------ */

@@ -86,31 +86,11 @@ static bool find_hash(struct client *client, struct hash **hash) {
     return true;
 }
 
-/* The count and WITHVALUES; false: an error is replied. */
-static bool count_arguments(struct client *client, int64_t *count, bool *with_values) {
-    if (!integer_argument(client, 2, count)) return false;
-    if (*count == INT64_MIN) {
-        reply_error(client, "ERR value is out of range, value must between %lld and %lld", -(long long)INT64_MAX,
-                    (long long)INT64_MAX);
-        return false;
-    }
-    *with_values = client->argc > 3;
-    if (client->argc > 4 || (*with_values && !argument_is(&client->argv[3], "withvalues"))) {
-        reply_syntax_error(client);
-        return false;
-    }
-    if (*with_values && (*count < -(INT64_MAX / 2) || *count > INT64_MAX / 2)) {
-        reply_error(client, "ERR value is out of range");
-        return false;
-    }
-    return true;
-}
-
 static void reply_fields(struct client *client) {
     int64_t count;
     bool with_values;
     struct hash *hash;
-    if (!count_arguments(client, &count, &with_values) || !find_hash(client, &hash)) return;
+    if (!random_count_arguments(client, "withvalues", &count, &with_values) || !find_hash(client, &hash)) return;
     if (!hash || count == 0) {
         reply_array(client, 0);
         return;

@@ -28,6 +28,12 @@ static int shown(size_t length) {
     return length < 400 ? (int)length : 400;
 }
 
+void reply_no_such_group(struct client *client, const struct resp_argument *key, const struct resp_argument *name) {
+    reply_error(client, "NOGROUP No such consumer group '%.*s' for key name '%.*s'",
+                name->length < 256 ? (int)name->length : 256, (const char *)name->data,
+                key->length < 256 ? (int)key->length : 256, (const char *)key->data);
+}
+
 bool stream_group_argument(struct client *client, uint32_t index, bool writes, struct stream_place *place) {
     const struct resp_argument *key = &client->argv[index], *name = &client->argv[index + 1];
     *place = (struct stream_place){.entry = keyspace_find_read(client, index)};

@@ -20,6 +20,7 @@ struct xstream_group *stream_group_named(const struct xstream *stream, const str
 /* The consumer of this name, which is made where there is none, and told of. NULL: memory is exhausted. */
 struct xstream_consumer *stream_consumer_named(struct client *client, uint32_t key_index, struct xstream_group *group,
                                                const struct resp_argument *name, bool *created);
+void reply_no_such_group(struct client *client, const struct resp_argument *key, const struct resp_argument *name);
 int64_t stream_now_ms(const struct client *client);
 /* Counts a change that no watch and no waiting client cares for, and tells subscribers of it (name NULL: nobody). */
 void stream_changed_aside(struct client *client, const char *event, uint32_t key_index);

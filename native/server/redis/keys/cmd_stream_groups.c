@@ -1,5 +1,4 @@
 /* cmd_stream_groups: XGROUP and XACK. Order of checks and error texts follow Redis 7.0. */
-#include "server/core/propagate.h"
 #include "server/redis/keys/cmd_stream.h"
 #include "server/redis/keys/key_wait.h"
 #include "server/redis/pubsub/notify.h"
@@ -74,9 +73,7 @@ static bool find_place(struct client *client, bool may_lack_stream, bool may_lac
     place->stream = xstream_of(store_value(place->entry));
     place->group = stream_group_named(place->stream, name);
     if (place->group || may_lack_group) return true;
-    reply_error(client, "NOGROUP No such consumer group '%.*s' for key name '%.*s'",
-                name->length < 256 ? (int)name->length : 256, (const char *)name->data,
-                key->length < 256 ? (int)key->length : 256, (const char *)key->data);
+    reply_no_such_group(client, key, name);
     return false;
 }
 

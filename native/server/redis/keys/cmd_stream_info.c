@@ -178,9 +178,7 @@ static void xinfo_consumers(struct client *client) {
     const struct resp_argument *key = &client->argv[KEY], *name = &client->argv[KEY + 1];
     const struct xstream_group *group = stream_group_named(stream, name);
     if (!group) {
-        reply_error(client, "NOGROUP No such consumer group '%.*s' for key name '%.*s'",
-                    name->length < 256 ? (int)name->length : 256, (const char *)name->data,
-                    key->length < 256 ? (int)key->length : 256, (const char *)key->data);
+        reply_no_such_group(client, key, name);
         return;
     }
     int64_t now_ms = stream_now_ms(client);

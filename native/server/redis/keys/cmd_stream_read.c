@@ -372,11 +372,6 @@ static bool retry(struct client *client) {
     return true;
 }
 
-static void drop_reading(struct client *client, void *reading) {
-    (void)client;
-    memory_free(reading);
-}
-
 /* ---- the commands ------------------------------------------------------------------------------------------------ */
 
 static void wait_or_reply_nothing(struct client *client, const struct reading *reading) {
@@ -415,7 +410,7 @@ static void read_command(struct client *client, bool is_group) {
         return;
     }
     reading->request = request;
-    client_set_state(client, reading, drop_reading);
+    client_set_state(client, reading, client_free_state);
     for (uint32_t i = 0; i < request.count; i++)
         if (!parse_id(client, &request, i, &reading->behind[i])) return;
     if (!is_group && reads_much(client, reading)) {

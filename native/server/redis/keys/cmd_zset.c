@@ -143,18 +143,17 @@ static void add_pairs(struct client *client, const struct zset_add_options *opti
     if (scores != few) memory_free(scores);
 }
 
-/* Reads the words before the first score; returns where that is. */
-static uint32_t parse_add_options(struct client *client, struct zset_add_options *options) {
+uint32_t zset_add_words(struct client *client, bool all, struct zset_add_options *options) {
     uint32_t i = 2;
     for (; i < client->argc; i++) {
         const struct resp_argument *word = &client->argv[i];
-        bool *flag = argument_is(word, "nx")     ? &options->nx
-                     : argument_is(word, "xx")   ? &options->xx
-                     : argument_is(word, "ch")   ? &options->changed
-                     : argument_is(word, "incr") ? &options->increment
-                     : argument_is(word, "gt")   ? &options->gt
-                     : argument_is(word, "lt")   ? &options->lt
-                                                 : NULL;
+        bool *flag = argument_is(word, "nx")            ? &options->nx
+                     : argument_is(word, "xx")          ? &options->xx
+                     : argument_is(word, "ch")          ? &options->changed
+                     : all && argument_is(word, "incr") ? &options->increment
+                     : all && argument_is(word, "gt")   ? &options->gt
+                     : all && argument_is(word, "lt")   ? &options->lt
+                                                        : NULL;
         if (!flag) break;
         *flag = true;
     }
@@ -163,7 +162,7 @@ static uint32_t parse_add_options(struct client *client, struct zset_add_options
 
 static void zadd_command(struct client *client) {
     struct zset_add_options options = {0};
-    uint32_t first = parse_add_options(client, &options), rest = client->argc - first;
+    uint32_t first = zset_add_words(client, true, &options), rest = client->argc - first;
     if (rest == 0 || rest % 2 == 1)
         reply_syntax_error(client);
     else if (options.nx && options.xx)

@@ -31,6 +31,9 @@ void reply_items_here(struct client *client, const struct zset *zset, bool with_
 struct zset_add_options {
     bool nx, xx, gt, lt, changed, increment;
 };
+/* Reads ZADD's words from argument 2 on, up to the first that is none; returns where that is. GEOADD knows NX, XX and CH
+ * alone. */
+uint32_t zset_add_words(struct client *client, bool all, struct zset_add_options *options);
 /* Adds every `stride`-th argument from `first` on to the sorted set of argument 1, with these scores, and replies as ZADD
  * does. */
 void zset_add(struct client *client, const struct zset_add_options *options, uint32_t first, uint32_t stride,

@@ -86,26 +86,6 @@ static void reply_few(struct client *client, const struct zset *zset, uint64_t c
     memory_free(drawn.places);
 }
 
-/* Reads the arguments behind the key; false: the error is replied. */
-static bool parse_count(struct client *client, int64_t *count, bool *with_scores) {
-    if (!integer_argument(client, 2, count)) return false;
-    if (*count == INT64_MIN) {
-        reply_error(client, "ERR value is out of range, value must between -9223372036854775807 and "
-                            "9223372036854775807");
-        return false;
-    }
-    *with_scores = client->argc == 4 && argument_is(&client->argv[3], "withscores");
-    if (client->argc > 3 && !*with_scores) {
-        reply_syntax_error(client);
-        return false;
-    }
-    if (*with_scores && (*count > INT64_MAX / 2 || *count < -(INT64_MAX / 2))) {
-        reply_error(client, "ERR value is out of range");
-        return false;
-    }
-    return true;
-}
-
 static void reply_drawn(struct client *client, const struct zset *zset, int64_t count, bool with_scores) {
     uint64_t all = zset_count(zset);
     if ((uint64_t)count > all / 4 || zset->head.encoding == ENCODING_PACKED)
@@ -118,7 +98,7 @@ static void reply_drawn(struct client *client, const struct zset *zset, int64_t 
 static void draw_in_slices(struct client *client) {
     int64_t count;
     bool with_scores;
-    if (!parse_count(client, &count, &with_scores)) return;
+    if (!random_count_arguments(client, "withscores", &count, &with_scores)) return;
     const struct dict_entry *entry = keyspace_find(client, 1);
     if (entry)
         reply_drawn(client, zset_of(entry), count, with_scores);
@@ -130,7 +110,8 @@ static void reply_random(struct client *client) {
     int64_t count;
     bool with_scores;
     struct zset *zset;
-    if (!parse_count(client, &count, &with_scores) || !zset_for_reading(client, 1, &zset)) return;
+    if (!random_count_arguments(client, "withscores", &count, &with_scores) || !zset_for_reading(client, 1, &zset))
+        return;
     bool is_long = zset && zset_count(zset) > ZSET_PARTS_AT_ONCE && count > ZSET_PARTS_AT_ONCE / 4;
     if (!zset || count == 0)
         reply_array(client, 0);

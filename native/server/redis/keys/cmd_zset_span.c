@@ -1,5 +1,4 @@
 /* cmd_zset_span: members of a sorted set by rank, replied or stored, in slices where they are many. */
-#include "base/memory.h"
 #include "server/core/exclusive.h"
 #include "server/redis/keys/cmd_zset.h"
 
@@ -57,11 +56,6 @@ static void store_span(struct client *client, const struct span *span) {
     zset_store_result(client, span->index, result);
 }
 
-static void drop_span(struct client *client, void *span) {
-    (void)client;
-    memory_free(span);
-}
-
 /* Within the slices. The client's state goes with the client: the span is needed longer. */
 static void reply_in_slices(struct client *client) {
     struct span span = *(struct span *)client_state(client);
@@ -75,13 +69,7 @@ static void store_in_slices(struct client *client) {
 
 /* False: there is not much to do, it is done in slices already, or there is no memory for that: do it here. */
 static bool do_in_slices(struct client *client, const struct span *span, void (*body)(struct client *client)) {
-    if (span->last - span->first <= ZSET_PARTS_AT_ONCE || client->server->exclusive.inside) return false;
-    struct span *kept = memory_alloc(sizeof *kept);
-    if (!kept) return false;
-    *kept = *span;
-    client_set_state(client, kept, drop_span);
-    exclusive_run_command(client, body);
-    return true;
+    return span->last - span->first > ZSET_PARTS_AT_ONCE && exclusive_run_with(client, span, sizeof *span, body);
 }
 
 void reply_items(struct client *client, const struct zset *zset, uint64_t first, uint64_t last, bool backwards,

@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "server/core/server.h"
 #include "server/core/slices.h"
+#include "server/redis/keys/keyspace.h"
 #include "server/redis/pubsub/pubsub.h"
 #include "store/store.h"
 
@@ -88,6 +89,25 @@ static void reply_in_slices(struct client *client, struct value *collection, con
     reply_head(client, count, with_value);
     client_set_state(client, repeated, drop_repeated);
     slices_begin_reply(client, repeat_some);
+}
+
+bool random_count_arguments(struct client *client, const char *word, int64_t *count, bool *with_values) {
+    if (!integer_argument(client, 2, count)) return false;
+    if (*count == INT64_MIN) {
+        reply_error(client, "ERR value is out of range, value must between %lld and %lld", -(long long)INT64_MAX,
+                    (long long)INT64_MAX);
+        return false;
+    }
+    *with_values = client->argc > 3;
+    if (client->argc > 4 || (*with_values && !argument_is(&client->argv[3], word))) {
+        reply_syntax_error(client);
+        return false;
+    }
+    if (*with_values && (*count < -(INT64_MAX / 2) || *count > INT64_MAX / 2)) {
+        reply_error(client, "ERR value is out of range");
+        return false;
+    }
+    return true;
 }
 
 void reply_repeated(struct client *client, struct value *collection, const struct random_kind *kind, uint64_t count,

@@ -22,6 +22,8 @@ struct random_kind {
     void (*reply)(struct client *client, const struct random_element *element, bool with_value);
 };
 
+/* The count in argument 2, and whether the word is behind it; false: the error is replied. */
+bool random_count_arguments(struct client *client, const char *word, int64_t *count, bool *with_values);
 /* Replies an array of `count` elements of the collection, which is under the key in argument 1; with their values or
  * scores where wanted, which RESP3 has in pairs. Many are replied in slices, between which the collection may change, or
  * go: then one of its elements is repeated that was there. Where nothing else can run meanwhile very many are refused. */

@@ -4,7 +4,6 @@
 
 #include "base/limits.h"
 #include "base/list.h"
-#include "base/memory.h"
 #include "server/redis/script/library.h"
 
 struct lower {

@@ -4,7 +4,6 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/memory.h"
-#include "base/text.h"
 #include "server/core/server.h"
 #include "server/redis/redis_part.h"
 #include "server/redis/tracking/tracking.h"
