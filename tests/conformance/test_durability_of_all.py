@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import redis
 from against_redis import KEYS, SLOW_IS_FINE, VALUES, Command, command, some, words
+from durable import assert_same, contents, kill, serve, wait_until
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from test_durability import assert_same, contents, kill, serve, wait_until
 from test_lists_waiting import COMMANDS as MOVES
 from test_sets import sets
 from test_sorted_sets import adding, algebra, popping, removing

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import redis
 from against_redis import SLOW_IS_FINE, Pair
+from busy_scripts import running
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_rdb_file import Redis
-from test_scripts import running
 
 import replay_server
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import redis
 from against_redis import SLOW_IS_FINE
+from durable import assert_same, contents
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from links import Link, Member, eventually, settled, start
-from test_durability import assert_same, contents
 from test_taken_down import FAMILIES, ask, run_alone, run_in_script, run_in_transaction, send, writes
 from test_tls import certificates as certificates
 from test_tls import settings as tls_settings

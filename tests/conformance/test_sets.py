@@ -20,8 +20,8 @@ from against_redis import (
     some,
     words,
 )
+from durable import assert_same, contents, kill, serve
 from hypothesis import strategies as st
-from test_durability import assert_same, contents, kill, serve
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 # Few members, so that sets have some in common; integers of every width; some that are too long to be packed.

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from against_redis import Command
+from durable import assert_same, contents, kill, serve
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from test_durability import assert_same, contents, kill, serve
 from test_sorted_sets import adding, algebra, by_member, popping, popping_or_waiting, removing
 
 NAMES = st.integers(0, 19).map(lambda number: b"key:%d" % number)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from against_redis import Pair
-from test_durability import assert_same, contents, kill, serve
+from durable import assert_same, contents, kill, serve
 
 MEMBERS = 20_000
 LONG_COMMANDS = [

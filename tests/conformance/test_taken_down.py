@@ -13,10 +13,10 @@ import test_bits
 import test_keys
 import test_lists_waiting
 from against_redis import KEYS, SLOW_IS_FINE, Command, Commands, command
+from durable import assert_same, contents, kill, send, serve, wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_dump import with_footer
-from test_durability import assert_same, contents, kill, send, serve, wait_until
 
 import replay_server as rs
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from holders import Asyncio, Driver, GivenUp, InProcess
 
 import replay_server as rs
 
@@ -43,3 +47,27 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@pytest.fixture(params=[Driver, Asyncio, InProcess], ids=lambda kind: kind.kind)
+def driver(request: Any, server: rs.Server, make_table: Callable[..., str]) -> Iterator[Driver]:
+    def strike(number: int, frame: object) -> None:
+        raise GivenUp
+
+    before = signal.signal(signal.SIGALRM, strike)
+    made = request.param(server.url, make_table)
+    yield made
+    signal.signal(signal.SIGALRM, before)
+    made.close()
+
+
+@pytest.fixture
+def counted(client: rs.Client) -> Callable[[], tuple[int, int]]:
+    """How many samplers' threads there are, and how many connections the server has."""
+    client.redis.ping()
+
+    def count() -> tuple[int, int]:
+        threads = sum(each.name == "replay-sampler" for each in threading.enumerate())
+        return threads, len(client.redis.client_list())
+
+    return count

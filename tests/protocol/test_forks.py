@@ -1,5 +1,5 @@
 """os.fork while batches lie in shared memory: what the child sees of them stays as it was. Of connections, and what
-holds them: test_holders.py."""
+holds them: test_holders_left.py."""
 
 from __future__ import annotations
 
