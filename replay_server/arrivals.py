@@ -7,7 +7,6 @@ their places in the batch; what is left over lies behind them, where the next sh
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -128,9 +127,11 @@ class Question:
             ConnectionLost: the connection broke.
         """
         assert self._connection is not None
-        reading = self._columns_reading(columns, count)
+        error: Any = None
         try:
-            error: Any = yield self._connection.receive, reading, self._shard._options.socket_timeout
+            if columns:
+                reading = self._columns_reading(columns, count)
+                error = yield self._connection.receive, reading, self._shard._options.socket_timeout
         except BaseException as lost:
             self._lose(lost)
             raise
@@ -180,8 +181,3 @@ class Question:
             fits = (yield from bulk_after((yield None))) == name.encode() and fits
             fits = (yield from column_into((yield None), column, count)) and fits
         return None if fits else misfit(self.what)
-
-
-def deadline_after(seconds: float | None) -> float | None:
-    """On the clock `time.monotonic`; None: never."""
-    return None if seconds is None else time.monotonic() + seconds

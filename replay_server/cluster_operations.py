@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -17,21 +16,21 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
-from . import cluster_queue, cluster_sample, commands, gradients
+from . import cluster_add, cluster_queue, cluster_sample, commands, gradients
 from .batch import Batch, new_batch
-from .checks import check_awaited, check_columns, check_ids, check_priorities, check_timeout
+from .checks import check_awaited, check_ids, check_priorities
 from .cluster_address import ClusterAddress, even_slots, process_offset, slot_of
 from .cluster_sample import join_ragged
-from .cluster_tables import share_of, share_of_limiter, whole_info, whole_of
+from .cluster_tables import closed_on_all, share_of, share_of_limiter, whole_info, whole_of
+from .cluster_wait import Wait
 from .commands import Command, ServedTable
 from .connection import Address
 from .connection_pool import ConnectionPool
 from .driver import Operation, operation
-from .errors import ConnectionLost, ReplayError, SchemaError, ServerError, Timeout
+from .errors import ConnectionLost, LimitExceeded, ReplayError, ServerError, TableClosed
 from .operations import Operations, told_as
 from .options import ClientOptions, SampleOptions
 from .ragged import Ragged
-from .selectors import MinSize
 from .table import Table
 from .together import all_or_error, together
 
@@ -46,11 +45,10 @@ def _as_on_one(written: Callable[Concatenate[Any, P], Operation[T]]) -> operatio
 
 SHARD_BITS = np.uint64(56)
 """An id's shard stands above them."""
+MOST_SAMPLED = 1 << 20
+"""Items of a sample, as one server has it."""
 AWAY_S = 1.0
 """How long a shard that was left out is not asked again."""
-LEAST_PART = 32
-"""Items of a batch that are worth a request of their own."""
-_LONGEST_PAUSE_S = 0.05
 
 
 class Shard(Operations):
@@ -86,11 +84,7 @@ class ClusterOperations(Operations):
         """By table and shard, as last told: of p^α, or items."""
         self._unused: dict[tuple[str, int], int] = {}
         """By table and shard: arrivals that were left over, and that the shard's rate limiter still counts."""
-        self._held: dict[tuple[str, tuple[str, ...], bool], list[Batch]] = {}
-        """By table and columns: what was taken of a queue, and not given to a caller yet."""
-        self._held_lock = threading.Lock()
-        self._emptied: dict[str, int] = {}
-        """By table: how often what is held of it was dropped, so that a call that was on its way holds nothing more."""
+        self._held = cluster_queue.Held()
         self._turns = itertools.count(process_offset(1 << 20))
         self._own: Any = None
         """Where this client adds to tables that have an order."""
@@ -111,14 +105,20 @@ class ClusterOperations(Operations):
         seeds = [Shard(place, [], server.url, self) for place, server in enumerate(self._address.servers)]
         try:
             told = yield from together([seed.command("CLUSTER", "TOPOLOGY", repeatable=True) for seed in seeds])
-            if all(isinstance(each, ConnectionLost) for each in told):
-                all_or_error(told)
+            lost = [each for each in told if isinstance(each, ConnectionLost)]
+            if len(lost) == len(told):
+                raise lost[0]
             for topology in told:
                 shards = None if isinstance(topology, Exception) else json.loads(topology or "{}").get("shards")
                 if shards:
                     found = [self._as_told(shard) for shard in sorted(shards, key=lambda shard: shard["shard"])]
                     yield from self._check_numbers(found)
                     return found
+            if lost:
+                raise ConnectionLost(
+                    f"{lost[0]}; which shard that is can be told by a topology alone, and no server that answers has "
+                    "one: all servers of the URL must answer when a client of them begins"
+                )
             infos = all_or_error(
                 (yield from together([seed.command("INFO", "replay", repeatable=True) for seed in seeds]))
             )
@@ -246,7 +246,25 @@ class ClusterOperations(Operations):
     @_as_on_one
     def create_table(self, table: Table) -> Operation[None]:
         shards = yield from self._found()
-        yield from self._on_all(lambda shard: shard.create_table(share_of(table, shard.number, len(shards))))
+        before = yield from self._on_all(lambda shard: shard.tables())
+        created = yield from together(
+            [shard.create_table(share_of(table, shard.number, len(shards))) for shard in shards]
+        )
+        if refusal := next((each for each in created if isinstance(each, Exception)), None):
+            new = [
+                shard
+                for shard, names, result in zip(shards, before, created, strict=True)
+                if table.name not in names and not isinstance(result, Exception)
+            ]
+            dropped = yield from together([shard.drop_table(table.name) for shard in new])
+            left = [str(shard.number) for shard, each in zip(new, dropped, strict=True) if isinstance(each, Exception)]
+            numbers = [str(shard.number) for shard, each in zip(shards, created, strict=True) if each is not None]
+            told = f"; shard {', '.join(numbers)} refused it, the others are as they were before"
+            if left:
+                told += f", except {', '.join(left)}, which has it and answers no more: drop it there"
+            if len(numbers) < len(shards):
+                refusal.args = (f"{refusal}{told}", *refusal.args[1:])
+            raise refusal
 
     @_as_on_one
     def table(self, name: str) -> Operation[Table]:
@@ -263,10 +281,7 @@ class ClusterOperations(Operations):
     def _forget(self, name: str) -> None:
         """Drops what was noted of a table's items, and taken of a queue."""
         self._sums.pop(name, None)
-        with self._held_lock:
-            self._emptied[name] = self._emptied.get(name, 0) + 1
-            for key in [key for key in self._held if key[0] == name]:
-                del self._held[key]
+        self._held.drop(name)
 
     @_as_on_one
     def drop_table(self, name: str) -> Operation[None]:
@@ -293,10 +308,12 @@ class ClusterOperations(Operations):
             changes["rate_limiter"] = share_of_limiter(changes["rate_limiter"], len(shards))
         if changes.get("max_bytes"):
             changes["max_bytes"] = -(-changes["max_bytes"] // len(shards))
-        self._sums.pop(name, None)
         yield from self._on_all(lambda shard: shard.configure(name, **changes))
         for shard in shards:
             shard._tables.pop(name, None)
+        self._sums.pop(name, None)
+        if changes.get("sampler") is not None or changes.get("max_times_sampled") is not None:
+            self._held.drop(name)
 
     @_as_on_one
     def info(self, name: str) -> Operation[dict[str, Any]]:
@@ -314,19 +331,20 @@ class ClusterOperations(Operations):
         if len(shards) == 1:
             return (yield from shards[0].await_items(name, since=since, size=size, timeout=timeout))
         check_awaited(since, size)
-        timeout, pause = check_timeout(timeout), 0.001
-        deadline = None if timeout is None else time.monotonic() + timeout
+        wait = Wait(f"wait for items of {name!r}", timeout)
         while True:
-            infos = list((yield from self._gathered(lambda shard: shard.info(name))).values())
+            told = yield from self._gathered(lambda shard: shard.info(name))
+            infos = list(told.values())
             added, held = sum(info["added"] for info in infos), sum(info["size"] for info in infos)
             if (size is not None and held >= size) or (size is None and added != since):
                 return added, held
-            if all(info["closed"] for info in infos) or (deadline is not None and time.monotonic() + pause > deadline):
-                # One of them says why, in its own words, and raises it.
-                yield from shards[0].await_items(name, since=infos[0]["added"], timeout=0)
-                raise Timeout(f"wait for items of {name!r}: {added} were added, {held} are there")
-            yield shards[0]._pool.pause, pause
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            reason = (
+                f"nothing was added since there were {added}" if size is None else f"{held} items, {size} are wanted"
+            )
+            if closed_on_all(told):
+                why = next((f": {info['closed_reason']}" for info in infos if info["closed_reason"]), "")
+                raise TableClosed(f"table {name!r} is closed{why}; nothing is added to it until it is opened")
+            yield from wait.pause(self, reason)
 
     @_as_on_one
     def checkpoint(self, name: str | None = None) -> Operation[str]:
@@ -335,7 +353,7 @@ class ClusterOperations(Operations):
     @_as_on_one
     def restore(self, name: str) -> Operation[list[str]]:
         restored = list(itertools.chain.from_iterable((yield from self._on_all(lambda shard: shard.restore(name)))))
-        for table in {*restored, *self._sums, *(key[0] for key in tuple(self._held))}:
+        for table in {*restored, *self._sums, *self._held.tables()}:
             self._forget(table)
         return restored
 
@@ -359,70 +377,7 @@ class ClusterOperations(Operations):
         if len(shards) == 1:
             return (yield from shards[0].add(name, data, priorities, timeout))
 
-        def attempt(served: ServedTable) -> Operation[np.ndarray]:
-            count, columns = check_columns(served.table, data)
-            checked = None if priorities is None else check_priorities(priorities, count)
-            if count == 0:
-                return np.empty(0, np.uint64)
-            present = yield from self._present()
-            leaves = tuple(served.table.leaves)
-            additions = [
-                self._added(
-                    order,
-                    name,
-                    {leaf: _cut(column, low, high) for leaf, column in zip(leaves, columns, strict=True)},
-                    None if checked is None else checked[low:high],
-                    timeout,
-                )
-                for order, low, high in self._plan(count, present, served.table)
-            ]
-            results = yield from together(additions)
-            stored = [result for result in results if not isinstance(result, Exception)]
-            if stored and len(stored) < len(results):
-                yield from self._taken_back(name, stored)
-            return np.concatenate(all_or_error(results))
-
-        return (yield from self._of_current(name, attempt))
-
-    def _plan(self, count: int, present: Sequence[Shard], part: Table) -> list[tuple[Sequence[Shard], int, int]]:
-        """The parts of a batch: the shards that each is offered to, in this order, and its first and last item."""
-        first = next(self._turns)
-        if cluster_queue.has_order(part):  # one shard alone, so that the order of a producer is kept
-            if self._own not in self._shards:
-                self._own = present[first % len(present)]
-            return [([self._own], 0, count)]
-        in_turn = [present[(first + place) % len(present)] for place in range(len(present))]
-        return [
-            (in_turn[place:] + in_turn[:place], low, high)
-            for place, (low, high) in enumerate(itertools.pairwise(_bounds(count, len(present), part)))
-        ]
-
-    def _added(
-        self,
-        order: Sequence[Shard],
-        name: str,
-        columns: Mapping[str, Any],
-        priorities: np.ndarray | None,
-        timeout: float | None,
-    ) -> Operation[np.ndarray]:
-        """Adds a part on the first of these shards. Where a rate limiter may hold it back, each is tried before one is
-        waited for."""
-
-        def attempt(shard: Shard, seconds: float | None) -> Operation[np.ndarray]:
-            return shard._of_current(name, lambda served: shard._answer(_add(served, columns, priorities, seconds)))
-
-        served = yield from order[0]._known(name)
-        if len(order) > 1 and not isinstance(served.table.rate_limiter, MinSize):
-            for shard in order:
-                try:
-                    return (yield from attempt(shard, 0))
-                except Timeout:
-                    continue
-        return (yield from attempt(order[0], timeout))
-
-    def _taken_back(self, name: str, stored: Sequence[np.ndarray]) -> Operation[None]:
-        """Removes what other shards have stored of a batch that one of them refused."""
-        yield from self._by_shard(np.concatenate(stored), lambda shard, ids, _: shard.delete(name, ids))
+        return (yield from cluster_add.add(self, name, data, priorities, timeout))
 
     def _by_shard(
         self, ids: np.ndarray, make: Callable[[Shard, np.ndarray, np.ndarray], Operation[T]]
@@ -468,8 +423,10 @@ class ClusterOperations(Operations):
             stray = next(each for each in checked.tolist() if each >> 56 not in numbers)
             raise ServerError(f"item {stray} is not in table {name!r}: no shard of {self._address} has its number")
         served = yield from self._known(name)
-        totals = yield from self._totals(name, served)
         batch = _merged(served.table, len(checked), [which for which, _ in results], parts)
+        if cluster_queue.has_order(served.table):
+            return batch
+        totals = yield from self._totals(name, served)
         shares = np.array([totals.get(number, 0.0) for number in (checked >> SHARD_BITS).tolist()])
         batch.probabilities *= shares / (sum(totals.values()) or 1.0)
         return batch
@@ -486,12 +443,17 @@ class ClusterOperations(Operations):
         shards = yield from self._found()
         if len(shards) == 1:
             return (yield from shards[0]._sample(name, batch_size, out, shared, options))
+        if batch_size < 1:  # what one server says
+            raise ServerError("ERR expected a count of items, an integer of at least 1", "ERR")
+        if batch_size > MOST_SAMPLED:
+            raise LimitExceeded(f"expected at most {MOST_SAMPLED} items at once, got {batch_size}")
+        batch_size = int(batch_size)
         known = [shard._tables[name] for shard in shards if name in shard._tables]
         served = (
             known[0] if known else next(iter((yield from self._gathered(lambda shard: shard._known(name))).values()))
         )
         if cluster_queue.has_order(served.table):
-            return (yield from cluster_queue.take(self, served.table, batch_size, out, options))
+            return (yield from cluster_queue.take(self, name, batch_size, out, options))
         return (yield from cluster_sample.sample(self, name, batch_size, out, options))
 
     def _written(
@@ -508,14 +470,6 @@ class ClusterOperations(Operations):
         return (yield from shard._written(kinds, name, environments, n_step, discount, options))
 
 
-def _bounds(count: int, shards: int, part: Table) -> list[int]:
-    """Where the parts of a batch begin and end: as many as are worth it; more where a shard's share of the table or
-    of its rate limiter is small."""
-    parts = max(count // LEAST_PART, -(-count // part.capacity), 1)
-    parts = min(shards, count, parts if isinstance(part.rate_limiter, MinSize) else shards)
-    return [count * part // parts for part in range(parts + 1)]
-
-
 def _number_in(info: bytes | str) -> int:
     """A server's number, from its INFO."""
     text = info.decode() if isinstance(info, bytes) else info
@@ -523,14 +477,6 @@ def _number_in(info: bytes | str) -> int:
     if not found:
         raise ServerError("expected a server that says which shard it is (INFO replay), got an older one")
     return int(found[0])
-
-
-def _cut(column: Any, low: int, high: int) -> Any:
-    """Items low to high - 1 of a checked column."""
-    if not isinstance(column, Ragged):
-        return column[low:high]
-    offsets = column.offsets[low : high + 1]
-    return Ragged(column.values[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
 def _merged(table: Table, count: int, places: Sequence[np.ndarray], parts: Sequence[Batch]) -> Batch:
@@ -549,13 +495,3 @@ def _merged(table: Table, count: int, places: Sequence[np.ndarray], parts: Seque
         batch.ids[which], batch.probabilities[which] = part.ids, part.probabilities
     batch.weights[:] = 1
     return batch
-
-
-def _add(
-    served: ServedTable, columns: Mapping[str, Any], priorities: np.ndarray | None, timeout: float | None
-) -> Command[np.ndarray]:
-    if tuple(columns) != tuple(served.table.leaves):
-        raise SchemaError(
-            f"table {served.table.name!r} has other columns on another shard: drop it, and create it again"
-        )
-    return commands.add(served, len(next(iter(columns.values()))), list(columns.values()), priorities, timeout)

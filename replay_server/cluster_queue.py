@@ -4,35 +4,39 @@ No shard knows where the others' items stand in the order of all, so what is kep
 to one shard alone of such a table, so items of one producer come out in that producer's order. Parts are taken of the
 shards by how much each holds, each part whole or not at all.
 
-A queue's items leave with the reply. So where another client was faster, and a part could not be taken, what the others
-gave is kept: the call goes on with it, or, if its time is over, the next call begins with it.
+A queue's items leave with the reply. So where a part could not be taken (another client was faster, a rate limiter
+holds it back), what the others gave is kept: the call goes on with it, or, if its time is over, the next call begins
+with it. Where items stay in the table, a part of the same size is used again, and nothing outlasts the call.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .arrivals import deadline_after
 from .batch import Batch, check_out, new_batch
-from .checks import check_timeout
 from .cluster_sample import join_ragged
+from .cluster_tables import check_fits, closed_on_all, too_few, whole_of
+from .cluster_wait import Wait
+from .commands import ServedTable
 from .driver import Operation
-from .errors import LimitExceeded, TableClosed, Timeout
+from .errors import TableClosed, Timeout
 from .options import SampleOptions
-from .ragged import Ragged
+from .ragged import Ragged, items_of
 from .selectors import Prioritized, Uniform
 from .table import Table
 from .together import together
+from .tree import mapped
 
 if TYPE_CHECKING:
     from .cluster_operations import ClusterOperations
 
-_FIRST_DELAY_S, _LONGEST_DELAY_S = 0.001, 0.05
+Infos = Mapping[int, Mapping[str, Any]]
+"""Of a table, by shard."""
 
 
 def has_order(table: Table) -> bool:
@@ -40,67 +44,160 @@ def has_order(table: Table) -> bool:
     return not isinstance(table.sampler, Prioritized | Uniform)
 
 
+class Key(NamedTuple):
+    """What was asked for: of which table, which columns, and whether with details."""
+
+    table: str
+    columns: tuple[str, ...]
+    details: bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """Items that one shard gave, and which of the tables of that name they are from."""
+
+    shard: int
+    incarnation: int
+    batch: Batch
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def items(self, low: int, high: int) -> Part:
+        """Items low to high - 1."""
+        old = self.batch
+        ids, probabilities, weights, *details = (head[low:high] for head in old.heads())
+        data = mapped(old.data, lambda column: items_of(column, low, high))
+        return replace(self, batch=Batch(data, ids, probabilities, weights, details=next(iter(details), None)))
+
+
+class Held:
+    """What was taken of queues, and not given to a caller yet. For any thread."""
+
+    def __init__(self) -> None:
+        self._parts: dict[Key, list[Part]] = {}
+        self._lock = threading.Lock()
+        self._emptied: dict[str, int] = {}
+        """By table: how often what is held of it was dropped, so that a call that was on its way holds nothing more."""
+
+    def emptied(self, name: str) -> int:
+        """How often what is held of a table was dropped."""
+        return self._emptied.get(name, 0)
+
+    def tables(self) -> set[str]:
+        """Of which something is held."""
+        with self._lock:
+            return {key.table for key in self._parts}
+
+    def drop(self, name: str) -> None:
+        """Holds nothing of a table any more."""
+        with self._lock:
+            self._emptied[name] = self.emptied(name) + 1
+            self._parts = {key: parts for key, parts in self._parts.items() if key.table != name}
+
+    def take(self, key: Key) -> list[Part]:
+        """All that is held."""
+        with self._lock:
+            return self._parts.pop(key, [])
+
+    def keep(self, key: Key, parts: Sequence[Part], emptied: int) -> None:
+        """Holds parts, before others, unless the table's were dropped since there were so many drops."""
+        with self._lock:
+            if parts and emptied == self.emptied(key.table):
+                self._parts[key] = [*parts, *self._parts.get(key, [])]
+
+
 def take(
-    cluster: ClusterOperations, table: Table, count: int, out: Batch | None, options: SampleOptions
+    cluster: ClusterOperations, name: str, count: int, out: Batch | None, options: SampleOptions
 ) -> Operation[Batch]:
-    """Takes a batch, waiting as the options say; `table` is one shard's."""
-    if count < 1:
-        raise LimitExceeded(f"expected a sample of at least 1 item, got {count}")
-    timeout, delay = check_timeout(options.timeout), _FIRST_DELAY_S
-    deadline, names = deadline_after(timeout), table.chosen(options.columns)
-    if out is not None:
-        check_out(out, table, count, options.columns, options.details)
-    key = (table.name, names, options.details)
-    emptied = cluster._emptied.get(table.name, 0)
-    with cluster._held_lock:
-        held, kept = first_of(cluster._held.pop(key, []), count)
-        if kept:
-            cluster._held[key] = kept
+    """Takes a batch, waiting as the options say."""
+    wait = Wait(f"sample of {count} from {name!r}", options.timeout)
+    emptied, parts, keeps, key = cluster._held.emptied(name), [], False, Key(name, (), False)
     try:
-        while (wanted := count - sum(map(len, held))) > 0:
-            reason, closed = yield from _take_parts(cluster, table.name, wanted, options, held)
-            if sum(map(len, held)) >= count:
+        while True:
+            served, told = yield from _as_now(cluster, name)
+            whole = whole_of({number: each.table for number, each in served.items()})
+            check_fits(whole, count, " in order")
+            if out is not None:
+                check_out(out, whole, count, options.columns, options.details)
+            keeps, key = whole.max_times_sampled > 0, Key(name, whole.chosen(options.columns), options.details)
+            parts = [
+                part
+                for part in parts + cluster._held.take(key)
+                if part.shard not in served or part.incarnation == served[part.shard].incarnation
+            ]
+            parts, others = first_of(parts, count)
+            cluster._held.keep(key, others, emptied)
+            parts, reason = yield from _completed(cluster, whole, count, options, parts, served, told)
+            if sum(map(len, parts)) == count:
                 break
-            if closed:
-                raise TableClosed(f"table {table.name!r} is closed on all shards, and {reason}")
-            if deadline is not None and time.monotonic() + delay > deadline:
-                waited = "would have to wait" if timeout == 0 else f"timed out after {timeout:g} s"
-                raise Timeout(f"sample of {count} from {table.name!r} {waited}: {reason}", reason)
-            yield cluster._shards[0]._pool.pause, delay
-            delay = min(2 * delay, _LONGEST_DELAY_S)
+            if closed_on_all(told):
+                raise TableClosed(f"table {name!r} is closed on all shards, and {reason}")
+            yield from wait.pause(cluster, reason)
     except BaseException:
-        with cluster._held_lock:
-            if emptied == cluster._emptied.get(table.name, 0):
-                cluster._held[key] = held + cluster._held.get(key, [])
+        if keeps:
+            cluster._held.keep(key, parts, emptied)
         raise
-    batch = new_batch(table, count, names, details=options.details) if out is None else out
-    put_together(batch, held)
-    batch.missing = tuple(shard.number for shard in cluster._shards if shard.away_until > time.monotonic())
+    batch = new_batch(whole, count, key.columns, details=key.details) if out is None else out
+    put_together(batch, [part.batch for part in parts])
+    batch.missing = tuple(shard.number for shard in cluster._shards if shard.number not in told)
     return batch
 
 
-def _take_parts(
-    cluster: ClusterOperations, name: str, wanted: int, options: SampleOptions, held: list[Batch]
-) -> Operation[tuple[str, bool]]:
-    """Takes what there is of what is wanted, if there is enough: why not else, and whether nothing will come."""
+def _as_now(cluster: ClusterOperations, name: str) -> Operation[tuple[dict[int, ServedTable], Infos]]:
+    """The table as the shards have it, and what they tell of it."""
+    served = yield from cluster._gathered(lambda shard: shard._known(name))
     told = yield from cluster._gathered(lambda shard: shard.info(name))
+    if any(number not in served or served[number].incarnation != info["incarnation"] for number, info in told.items()):
+        served = yield from cluster._gathered(lambda shard: shard._look_up(name))
+    return served, {number: info for number, info in told.items() if number in served}
+
+
+def _completed(
+    cluster: ClusterOperations,
+    whole: Table,
+    count: int,
+    options: SampleOptions,
+    parts: list[Part],
+    served: Mapping[int, ServedTable],
+    told: Infos,
+) -> Operation[tuple[list[Part], str]]:
+    """Parts, and what there is of what they lack, if there is enough; and why they lack something still."""
+    keeps = whole.max_times_sampled > 0
+    wanted = count - (sum(map(len, parts)) if keeps else 0)
+    if wanted == 0:
+        return parts, ""
+    if reason := too_few(whole.rate_limiter, {number: served[number].table.rate_limiter for number in told}, told):
+        return parts, reason
     sizes = {number: int(info["size"]) for number, info in told.items()}
-    total = sum(sizes.values())
-    if total < wanted:
-        closed = all(info["closed"] for info in told.values())
-        return f"too few items: {wanted} are wanted, the table holds {total} on {len(told)} shards", closed
-    parts = shares(sizes, wanted)
+    ready = {
+        number: size if size >= getattr(served[number].table.rate_limiter, "min_size_to_sample", 0) else 0
+        for number, size in sizes.items()
+    }
+    if sum(ready.values()) < wanted:
+        low = [number for number, size in sizes.items() if size > ready[number]]
+        below = f", shards {', '.join(map(str, low))} below their share of min_size_to_sample" if low else ""
+        held = f"the table holds {sum(sizes.values())} on {len(told)} shards{below}"
+        return parts, f"too few items: {wanted} are wanted, {held}"
+    asked = shares(ready, wanted)
+    if not keeps:
+        parts = [part for part in parts if len(part) == asked.get(part.shard)]
+        asked = {number: size for number, size in asked.items() if all(number != part.shard for part in parts)}
+    shards = [shard for shard in cluster._shards if asked.get(shard.number)]
     at_once = replace(options, timeout=0)
-    shards = [shard for shard in cluster._shards if parts.get(shard.number)]
-    results = yield from together([shard._sample(name, parts[shard.number], None, False, at_once) for shard in shards])
-    held += [result for result in results if isinstance(result, Batch)]
-    reason = ""
+    results = yield from together(
+        [shard._sample(whole.name, asked[shard.number], None, False, at_once) for shard in shards]
+    )
+    reasons = []
+    for shard, result in zip(shards, results, strict=True):
+        if isinstance(result, Batch):
+            parts.append(Part(shard.number, shard._tables[whole.name].incarnation, result))
+        elif isinstance(result, Timeout):
+            reasons.append(result.reason)
     for result in results:
-        if isinstance(result, Timeout):
-            reason = result.reason
-        elif isinstance(result, Exception):
+        if isinstance(result, Exception) and not isinstance(result, Timeout):
             raise result
-    return reason, False
+    return parts, next(iter(reasons), "")
 
 
 def shares(sizes: Mapping[int, int], wanted: int) -> dict[int, int]:
@@ -115,11 +212,17 @@ def shares(sizes: Mapping[int, int], wanted: int) -> dict[int, int]:
     return parts
 
 
-def first_of(parts: list[Batch], count: int) -> tuple[list[Batch], list[Batch]]:
-    """Whole parts of at most `count` items together, and the others."""
-    sums = np.cumsum([len(part) for part in parts])
-    whole = int(np.searchsorted(sums, count, side="right"))
-    return parts[:whole], parts[whole:]
+def first_of(parts: Sequence[Part], count: int) -> tuple[list[Part], list[Part]]:
+    """The first `count` items, and the others."""
+    first, others, left = [], [], count
+    for part in parts:
+        used = min(left, len(part))
+        left -= used
+        if used:
+            first.append(part.items(0, used))
+        if used < len(part):
+            others.append(part.items(used, len(part)))
+    return first, others
 
 
 def put_together(batch: Batch, parts: list[Batch]) -> None:

@@ -27,15 +27,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .arrivals import Arrivals, Question, deadline_after
+from .arrivals import Arrivals, Question
 from .batch import Batch, check_out, new_batch
 from .batch_replies import codes
-from .checks import check_timeout, check_version
-from .cluster_tables import whole_of
+from .checks import check_version
+from .cluster_tables import check_fits, closed_on_all, too_few, whole_of
+from .cluster_wait import Wait
 from .driver import Operation
-from .errors import ConnectionLost, LimitExceeded, SchemaError, ServerError, TableClosed, Timeout
+from .errors import ConnectionLost, LimitExceeded, SchemaError, ServerError, TableClosed
 from .options import SampleOptions
-from .ragged import Ragged, Room
+from .ragged import Ragged, Room, items_of
 from .selectors import Prioritized, SampleToInsertRatio
 from .table import Table
 from .together import together
@@ -48,7 +49,6 @@ MOST_ARRIVALS = 8192
 SURPLUS = 1.0
 """Standard deviations of the number of arrivals that are asked for beyond those wanted: about 4 % of a batch of 512,
 and a second question for one batch of six."""
-_FIRST_DELAY_S, _LONGEST_DELAY_S = 0.001, 0.05
 
 
 class _Waits(Exception):
@@ -72,38 +72,37 @@ def sample(
     cluster: ClusterOperations, name: str, count: int, out: Batch | None, options: SampleOptions
 ) -> Operation[Batch]:
     """Draws a batch over all shards, waiting as the options say."""
-    if count < 1:
-        raise LimitExceeded(f"expected a sample of at least 1 item, got {count}")
-    count = int(count)
     if not 0 <= options.importance_sampling_exponent <= 100:
         raise ServerError("ERR expected BETA from 0 to 100", "ERR")  # what a server says
-    timeout = check_timeout(options.timeout)
+    wait = Wait(f"sample of {count} from {name!r}", options.timeout)
     if options.policy_version is not None:
         check_version(options.policy_version)
-    deadline, lost_until = deadline_after(timeout), 0.0
-    delay, looked_up = _FIRST_DELAY_S, False
+    lost_until, looked_up = 0.0, False
     draw = _Draw(cluster, name, count, out, options)
-    while True:
-        try:
-            return (yield from draw.go_on())
-        except _Unknown:
-            continue  # the next try begins with the question, and finds the reason if it has to wait
-        except _Waits as waits:
-            if deadline is not None and time.monotonic() + delay > deadline:
-                draw.give_back([0] * len(draw.pieces))
-                waited = "would have to wait" if timeout == 0 else f"timed out after {timeout:g} s"
-                raise Timeout(f"sample of {count} from {name!r} {waited}: {waits}", str(waits)) from None
-            yield draw.shards[0]._pool.pause, delay
-            delay = min(2 * delay, _LONGEST_DELAY_S)
-        except SchemaError:
-            if looked_up or not (yield from _was_made_anew(cluster, name)):
-                raise
-            looked_up, draw = True, _Draw(cluster, name, count, out, options)
-        except ConnectionLost:
-            lost_until = lost_until or time.monotonic() + cluster._options.reconnect_timeout
-            if cluster._options.missing == "error" or time.monotonic() > lost_until or cluster._is_closed:
-                raise
-            draw = _Draw(cluster, name, count, out, options)
+    try:
+        while True:
+            reason = ""
+            try:
+                return (yield from draw.go_on())
+            except _Unknown:
+                continue  # the next try begins with the question, and finds the reason if it has to wait
+            except _Waits as waits:
+                reason = str(waits)
+            except SchemaError:
+                if looked_up or not (yield from _was_made_anew(cluster, name)):
+                    raise
+                looked_up, draw = True, _Draw(cluster, name, count, out, options)
+            except ConnectionLost:
+                lost_until = lost_until or time.monotonic() + cluster._options.reconnect_timeout
+                if cluster._options.missing == "error" or time.monotonic() > lost_until or cluster._is_closed:
+                    raise
+                draw.drop()
+                draw = _Draw(cluster, name, count, out, options)
+            if reason:
+                yield from wait.pause(cluster, reason)
+    except BaseException:
+        draw.drop()
+        raise
 
 
 def _was_made_anew(cluster: ClusterOperations, name: str) -> Operation[bool]:
@@ -126,7 +125,7 @@ class _Draw:
         """Of each shard, by number: up to when, with which sum and size, for each of its answers."""
         self.left_out: set[int] = set()
         self.table: Table
-        self.rounds = 0
+        self.rounds = self.least = 0
 
     def go_on(self) -> Operation[Batch]:
         if not self.shards:
@@ -150,7 +149,7 @@ class _Draw:
                 (piece.arrivals.reason for piece in self.pieces[-len(questions) :] if piece.arrivals.reason), ""
             )
             if reason:
-                raise _Waits(reason)
+                yield from self._held_back(reason)
             if self.rounds > 1 and not self.options.replace:
                 yield from self._look()
 
@@ -164,37 +163,51 @@ class _Draw:
         self.names = self.table.chosen(self.options.columns)
         if self.out is not None:
             check_out(self.out, self.table, self.count, self.options.columns, self.options.details)
-        if not self.options.replace and self.count > self.table.capacity:
-            raise LimitExceeded(
-                f"a sample of {self.count} without replacement is more than a table of {self.table.capacity} can hold; "
-                "sample fewer at once, or with replacement"
-            )
+        check_fits(self.table, self.count, "" if self.options.replace else " without replacement")
+        self.least = getattr(self.table.rate_limiter, "min_size_to_sample", 0)
 
-    def _look(self) -> Operation[None]:
-        """Asks what the shards hold, and raises `_Waits` where the sample could not be drawn of it."""
+    def _told(self) -> Operation[dict[int, dict[str, Any]]]:
+        """What the shards tell of the table."""
         told = yield from self.cluster._gathered(lambda shard: shard.info(self.name), self.shards)
         for shard in [shard for shard in self.shards if shard.number not in told]:
             self._leave_out(shard)
+        return told
+
+    def _held_back(self, reason: str) -> Operation[None]:
+        """A shard's rate limiter lets no more through: raises `_Waits`, or why waiting is of no use."""
+        limiter = self.table.rate_limiter
+        if isinstance(limiter, SampleToInsertRatio) and self.count > 2 * limiter.error_buffer:
+            raise LimitExceeded(
+                f"rate limiter: a sample of {self.count} is more than twice error_buffer = {limiter.error_buffer:g} "
+                "and can never pass; sample fewer at once or enlarge error_buffer"
+            )
+        if closed_on_all((yield from self._told())):
+            raise TableClosed(f"table {self.name!r} is closed on all shards, and {reason}")
+        raise _Waits(reason)
+
+    def _look(self) -> Operation[None]:
+        """Asks what the shards hold, and raises `_Waits` where the sample could not be drawn of it."""
+        told = yield from self._told()
         infos = list(told.values())
         prioritized = isinstance(self.table.sampler, Prioritized)
         sums = [info["total_priority"] if prioritized else float(info["size"]) for info in infos]
         size = sum(info["size"] for info in infos)
         drawable = size - (sum(info["zero_priorities"] for info in infos) if prioritized else 0)
-        least, over = getattr(self.table.rate_limiter, "min_size_to_sample", 0), f"on {len(infos)} shards"
-        reason = ""
-        if size < max(1, least):
-            reason = f"too few items: the table holds {size} {over}, sampling waits for min_size_to_sample = {least}"
+        over, shares = f"on {len(infos)} shards", {number: self.served[number].table.rate_limiter for number in told}
+        reason = too_few(self.table.rate_limiter, shares, told)
+        if not size:
+            reason = reason or f"too few items: the table is empty {over}"
         elif not self.options.replace and drawable < self.count:
-            reason = (
-                f"too few items: {drawable} may be drawn {over}, a sample of {self.count} without replacement waits"
-            )
+            few = f"{drawable} may be drawn {over}, a sample of {self.count} without replacement waits"
+            reason = reason or f"too few items: {few}"
         elif not sum(sums) > 0:
-            reason = f"all priorities are zero: the table holds {size} items {over}, none may be drawn"
+            reason = reason or f"all priorities are zero: the table holds {size} items {over}, none may be drawn"
         if reason:
             self.cluster._sums.pop(self.name, None)
-            if all(info["closed"] for info in infos) and drawable == size:
+            if closed_on_all(told) and drawable == size:
                 raise TableClosed(f"table {self.name!r} is closed on all shards, and {reason}")
             raise _Waits(reason)
+        self.least = min(self.least, size)
         self.cluster._sums[self.name] = dict(zip((shard.number for shard in self.shards), sums, strict=True))
 
     # ---- asking ------------------------------------------------------------------------------------------------------
@@ -242,11 +255,16 @@ class _Draw:
 
     def give_back(self, used: Sequence[int]) -> None:
         """Notes what is left over of each piece, to be told with the next questions where a rate limiter counts it."""
-        if not isinstance(self.table.rate_limiter, SampleToInsertRatio):
+        if not self.pieces or not isinstance(self.table.rate_limiter, SampleToInsertRatio):
             return
         for piece, count in zip(self.pieces, used, strict=True):
             key = self.name, piece.shard.number
             self.cluster._unused[key] = self.cluster._unused.get(key, 0) + len(piece.arrivals) - count
+
+    def drop(self) -> None:
+        """Uses nothing of what has arrived."""
+        self.give_back([0] * len(self.pieces))
+        self.pieces, self.covered, self.rounds = [], {}, 0
 
     def _answers(self, questions: dict[int, Question]) -> Operation[None]:
         """Asks them all at once; what they answer becomes pieces, whose columns are still to come."""
@@ -285,11 +303,9 @@ class _Draw:
         """Keeps the sums for the next sample; raises `_Unknown` where the shards no longer hold what a sample needs."""
         newest = [self.covered[shard.number][-1] for shard in self.shards]
         sums = {shard.number: each[1] for shard, each in zip(self.shards, newest, strict=True)}
-        least = getattr(self.table.rate_limiter, "min_size_to_sample", 0)
-        size = sum(each[2] for each in newest)
-        if size < least or not sum(sums.values()) > 0:
+        if sum(each[2] for each in newest) < self.least or not sum(sums.values()) > 0:
             self.cluster._sums.pop(self.name, None)
-            self.pieces, self.covered, self.rounds = [], {}, 0
+            self.drop()
             raise _Unknown
         self.cluster._sums[self.name] = sums
 
@@ -347,7 +363,7 @@ class _Draw:
             yield from question.columns(targets, count)
             for name, target in targets.items():
                 if isinstance(target, Ragged):
-                    parts.setdefault(name, []).append(_first_of(target, used))
+                    parts.setdefault(name, []).append(items_of(target, 0, used))
                 elif at + count > self.count:
                     columns[name][at : at + used] = target[:used]
             at += used
@@ -393,11 +409,6 @@ def _place(column: Any, at: int, count: int) -> np.ndarray:
 
 
 # ---- ragged columns --------------------------------------------------------------------------------------------------
-
-
-def _first_of(column: Ragged, count: int) -> Ragged:
-    offsets = column.offsets[: count + 1]
-    return Ragged(column.values[: offsets[-1]], offsets)
 
 
 def _some_of(column: Ragged, which: np.ndarray) -> Ragged:

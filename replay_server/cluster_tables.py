@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from .errors import LimitExceeded
 from .selectors import MinSize, Queue, RateLimiter, SampleToInsertRatio
 from .table import Table
 
@@ -65,12 +66,57 @@ def _whole_limiter(parts: Sequence[RateLimiter]) -> RateLimiter:
     first = parts[0]
     if isinstance(first, Queue):
         return Queue(sum(part.size for part in parts if isinstance(part, Queue)))
-    sizes = [getattr(part, "min_size_to_sample", 0) for part in parts]
+    sizes = [_minimum(part) for part in parts]
     size = 1 if set(sizes) == {1} else sum(sizes)  # a minimum of 1 is 1 on each shard
     if isinstance(first, MinSize):
         return MinSize(size)
     buffer = sum(part.error_buffer for part in parts if isinstance(part, SampleToInsertRatio))
     return SampleToInsertRatio(first.samples_per_insert, size, buffer)
+
+
+def too_few(limiter: RateLimiter, parts: Mapping[int, RateLimiter], infos: Mapping[int, Mapping[str, Any]]) -> str:
+    """Why a sample has to wait for items, "" if it does not: the minimum is that of the whole.
+
+    A shard that holds its own share of it and holds an add back waits for samples. If these waited for items, neither
+    would ever come: all items of a lone writer are on one shard. So then what is there is enough.
+    """
+    least, size = _minimum(limiter), sum(int(info["size"]) for info in infos.values())
+    full = any(info["waiting_add"] and info["size"] >= _minimum(parts[number]) for number, info in infos.items())
+    if size >= least or (size and full):
+        return ""
+    held = f"the table holds {size} on {len(infos)} shards"
+    return f"too few items: {held}, sampling waits for min_size_to_sample = {least}"
+
+
+def _minimum(limiter: RateLimiter) -> int:
+    return getattr(limiter, "min_size_to_sample", 0)
+
+
+def check_fits(table: Table, count: int, how: str) -> None:
+    """Checks that a sample may be had at some time.
+
+    Args:
+        table: the whole.
+        count: items.
+        how: the sample is drawn, where no item may come twice; "" where it may.
+
+    Raises:
+        LimitExceeded: it never can.
+    """
+    if how and count > table.capacity:
+        raise LimitExceeded(
+            f"a sample of {count}{how} is more than a table of {table.capacity} can hold; sample fewer at once"
+        )
+    if isinstance(table.rate_limiter, Queue) and count > table.rate_limiter.size:
+        raise LimitExceeded(
+            f"rate limiter: a sample of {count} is more than a queue of {table.rate_limiter.size} can hold; sample "
+            "fewer at once"
+        )
+
+
+def closed_on_all(infos: Mapping[int, Mapping[str, Any]]) -> bool:
+    """Whether nothing will be added to a table any more."""
+    return all(info["closed"] for info in infos.values())
 
 
 def whole_info(parts: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:

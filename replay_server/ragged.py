@@ -147,3 +147,11 @@ class Ragged:
         ragged = Ragged(*views)
         ragged.room = self.room
         return ragged
+
+
+def items_of(column: np.ndarray | Ragged, low: int, high: int) -> Any:
+    """Items low to high - 1 of a column, over the same memory."""
+    if not isinstance(column, Ragged):
+        return column[low:high]
+    offsets = column.offsets[low : high + 1]
+    return Ragged(column.values[offsets[0] : offsets[-1]], offsets - offsets[0])

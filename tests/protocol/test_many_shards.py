@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shards import start, url_of
 
 import replay_server as rs
 
@@ -17,14 +18,6 @@ SIGNATURE = {
     "obs": {"k": rs.Column("int64"), "wide": rs.Column("uint8", (512,))},
     "words": rs.Column("int32", (None,)),
 }
-
-
-def url_of(*servers: rs.Server) -> str:
-    return "redis+cluster://" + ",".join(server.url.removeprefix("redis://") for server in servers)
-
-
-def start(stack: contextlib.ExitStack, count: int, **options: Any) -> list[rs.Server]:
-    return [stack.enter_context(rs.Server(config={"shard": number}, **options)) for number in range(count)]
 
 
 @pytest.fixture(scope="module")
@@ -209,28 +202,6 @@ def test_two_consumers_of_a_queue_lose_nothing(cluster):
         for thread in threads:
             thread.join(60)
     assert sorted(got) == list(range(600))
-
-
-def test_calls_that_time_out_together_keep_what_they_took_and_a_reset_drops_it(cluster):
-    cluster.create_table(rs.Table.queue("t", {"k": rs.Column("int64")}, 300))
-    cluster.add("t", {"k": np.arange(6)})
-    part = cluster.sample("t", 3)
-    key = ("t", ("k",))
-
-    def times_out() -> None:
-        with pytest.raises(rs.Timeout):
-            cluster.sample("t", 50, timeout=0.1)
-
-    cluster._held[key] = [part]
-    threads = [threading.Thread(target=times_out) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [len(each) for each in cluster._held[key]] == [3]
-    cluster.reset("t")
-    with pytest.raises(rs.Timeout):
-        cluster.sample("t", 3, timeout=0)
 
 
 @pytest.mark.parametrize("sampler", [rs.Lifo(), rs.MaxHeap(), rs.MinHeap(), rs.Fifo()])

@@ -1,0 +1,207 @@
+"""A client of many shards waits, refuses and ends where a client of one server does."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from shards import start, url_of
+
+import replay_server as rs
+
+K = {"k": rs.Column("int64")}
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[rs.Server]]:
+    with contextlib.ExitStack() as stack:
+        yield start(stack, 2)
+
+
+@pytest.fixture
+def cluster(servers) -> Iterator[rs.Client]:
+    with rs.Client(url_of(*servers)) as client:
+        yield client
+        for name in client.tables():
+            client.drop_table(name)
+
+
+@pytest.fixture
+def shards(servers) -> Iterator[list[rs.Client]]:
+    """A client of each."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(rs.Client(server.url)) for server in servers]
+
+
+def keys(low: int, high: int) -> dict[str, np.ndarray]:
+    return {"k": np.arange(low, high)}
+
+
+def drawn(batch: rs.Batch) -> list[int]:
+    return batch.data["k"].tolist()
+
+
+# ---- what is held of a queue -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def held(cluster, shards) -> rs.Client:
+    """A client that holds the items 0 to 16 of shard 0: a sample timed out, because the limiter of shard 1 lets 10 of
+    its items through, and 11 were its part. Shard 0 has 17 to 29 still, shard 1 has 100 to 119."""
+    limiter = rs.SampleToInsertRatio(samples_per_insert=1, min_size_to_sample=40, error_buffer=20)
+    cluster.create_table(
+        rs.Table("q", 300, K, sampler=rs.Fifo(), remover=rs.Fifo(), rate_limiter=limiter, max_times_sampled=1)
+    )
+    shards[0].add("q", keys(0, 20), timeout=0)
+    shards[0].add("q", keys(20, 30), timeout=0)
+    shards[1].add("q", keys(100, 120), timeout=0)
+    with pytest.raises(rs.Timeout, match="rate limiter"):
+        cluster.sample("q", 28, timeout=0)
+    assert cluster.info("q")["size"] == 33
+    return cluster
+
+
+def test_a_smaller_sample_is_cut_from_what_is_held_of_a_queue(held):
+    assert drawn(held.sample("q", 5, timeout=0)) == [0, 1, 2, 3, 4]
+    assert drawn(held.sample("q", 3, timeout=0)) == [5, 6, 7]
+    held.configure("q", rate_limiter=rs.MinSize(1))
+    assert drawn(held.sample("q", 12, timeout=0)) == [*range(8, 17), 17, 100, 101]
+
+
+def test_calls_that_time_out_together_keep_what_is_held(held):
+    def times_out() -> None:
+        with pytest.raises(rs.Timeout):
+            held.sample("q", 90, timeout=0.1)
+
+    threads = [threading.Thread(target=times_out) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(drawn(held.sample("q", 17, timeout=0))) == list(range(17))
+
+
+def changes_sampler(client: rs.Client, _: rs.Client) -> None:
+    client.configure("q", sampler=rs.Lifo(), rate_limiter=rs.MinSize(1))
+    assert drawn(client.sample("q", 1, timeout=0)) == [119]
+
+
+def resets(client: rs.Client, _: rs.Client) -> None:
+    client.reset("q")
+    with pytest.raises(rs.Timeout):
+        client.sample("q", 1, timeout=0)
+
+
+def is_made_anew(client: rs.Client, other: rs.Client) -> None:
+    other.drop_table("q")
+    other.create_table(rs.Table.queue("q", K, 300))
+    other.add("q", keys(500, 510))
+    assert drawn(client.sample("q", 10, timeout=0)) == list(range(500, 510))
+
+
+@pytest.mark.parametrize("change", [changes_sampler, resets, is_made_anew])
+def test_nothing_is_held_of_a_table_that_is_another_now(held, change: Callable[..., None]):
+    with rs.Client(held.url) as other:
+        change(held, other)
+
+
+# ---- samplers with an order ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampler", [rs.Fifo(), rs.Lifo(), rs.MaxHeap(), rs.MinHeap()])
+def test_a_sample_in_order_waits_for_the_minimum_of_the_whole(cluster, shards, sampler):
+    cluster.create_table(rs.Table("o", 300, K, sampler=sampler, rate_limiter=rs.MinSize(60)))
+    shards[0].add("o", keys(0, 45))
+    with pytest.raises(rs.Timeout, match="the table holds 45 on 2 shards, sampling waits for min_size_to_sample = 60"):
+        cluster.sample("o", 4, timeout=0)
+    shards[1].add("o", keys(100, 115))  # fewer than its share of the minimum: the others give theirs
+    assert len(cluster.sample("o", 45, timeout=0)) == 45
+    with pytest.raises(rs.Timeout, match="holds 60 on 2 shards, shards 1 below their share of min_size_to_sample"):
+        cluster.sample("o", 46, timeout=0)
+    shards[1].add("o", keys(200, 215))
+    assert len(set(drawn(cluster.sample("o", 75, timeout=0)))) == 75
+
+
+# ---- what can never be -----------------------------------------------------------------------------------------------
+
+
+def ratio(least: int, buffer: float) -> rs.SampleToInsertRatio:
+    return rs.SampleToInsertRatio(samples_per_insert=1, min_size_to_sample=least, error_buffer=buffer)
+
+
+@pytest.mark.parametrize(
+    ("table", "count", "said"),
+    [
+        (rs.Table("t", 1000, K, rate_limiter=ratio(40, 20)), 200, "more than twice error_buffer = 20"),
+        (rs.Table.queue("t", K, 100), 101, "is more than a table of 100 can hold"),
+        (rs.Table("t", 1000, K, rate_limiter=rs.Queue(100)), 101, "is more than a queue of 100 can hold"),
+        (rs.Table("t", 100, K, sampler=rs.Lifo()), 101, "is more than a table of 100 can hold"),
+        (rs.Table("t", 100, K), (1 << 20) + 1, "expected at most 1048576 items at once, got 1048577"),
+    ],
+)
+@pytest.mark.parametrize("many", [True, False])
+def test_a_sample_that_can_never_be_is_refused(cluster, shards, table, count, said, many):
+    client = cluster if many else shards[0]
+    client.create_table(table)
+    client.add("t", keys(0, 50))
+    with pytest.raises(rs.LimitExceeded, match=said):
+        client.sample("t", count, timeout=60)
+    client.drop_table("t")
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_a_sample_that_the_limiter_of_a_closed_table_would_never_admit_ends(cluster, shards, many):
+    client = cluster if many else shards[0]
+    client.create_table(rs.Table("t", 1000, K, rate_limiter=ratio(40, 20)))
+    client.add("t", keys(0, 50))
+    client.close_table("t")
+    assert len(client.sample("t", 16, timeout=60)) == 16
+    with pytest.raises(rs.TableClosed):
+        client.sample("t", 30, timeout=60)
+    with client.sampler("t", 30) as batches:
+        assert list(batches) == []
+    client.drop_table("t")
+
+
+def test_what_a_sample_drew_before_it_was_refused_is_given_back_to_the_limiter(cluster):
+    cluster.create_table(rs.Table("t", 1000, K, rate_limiter=ratio(40, 20)))
+    cluster.add("t", keys(0, 50))
+    for _ in range(10):
+        with pytest.raises(rs.LimitExceeded):
+            cluster.sample("t", 45, timeout=0)
+    assert len(cluster.sample("t", 16, timeout=60)) == 16
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_a_sample_of_nothing_is_refused(cluster, shards, many):
+    client = cluster if many else shards[0]
+    client.create_table(rs.Table("t", 100, K))
+    with pytest.raises(rs.ServerError, match="expected a count of items, an integer of at least 1"):
+        client.sample("t", 0)
+    client.drop_table("t")
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampler", [rs.Prioritized(), rs.Uniform(), rs.Fifo()])
+@pytest.mark.parametrize("many", [True, False])
+def test_a_batch_may_be_without_columns(cluster, shards, sampler, many):
+    client = cluster if many else shards[0]
+    client.create_table(rs.Table("t", 300, K, sampler=sampler))
+    ids = client.add("t", keys(0, 80))
+    for count in (3, 70):
+        batch = client.sample("t", count, columns=[])
+        assert batch.data == {}
+        assert set(batch.ids) <= set(ids)
+    client.drop_table("t")
+
+
+@pytest.mark.parametrize("sampler", [rs.Fifo(), rs.MaxHeap()])
+def test_a_draw_in_order_is_certain(cluster, sampler):
+    cluster.create_table(rs.Table("t", 300, K, sampler=sampler))
+    ids = cluster.add("t", keys(0, 80))
+    assert (cluster.get("t", ids).probabilities == 1).all()
