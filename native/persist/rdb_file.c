@@ -37,16 +37,18 @@ static bool read_header(struct file *file) {
                        RDB_VERSION_LEAST, RDB_VERSION_MOST);
 }
 
-/* What the file tells of itself: when it was written is of use. */
+/* What the file tells of itself: when it was written is of use, and what a replica has to know of the changes to come. */
 static bool read_auxiliary(struct file *file) {
     struct rdb_string name, value;
-    int64_t seconds;
+    int64_t number;
     if (!rdb_read_string(&file->reader, &name)) return false;
     bool is_time = name.length == 5 && memcmp(name.data, "ctime", 5) == 0;
+    bool is_database = name.length == 14 && memcmp(name.data, "repl-stream-db", 14) == 0;
     rdb_string_free(&name);
     if (!rdb_read_string(&file->reader, &value)) return false;
-    if (is_time && number_parse_int64(value.data, value.length, &seconds) && seconds > 0 && seconds < INT64_MAX / 1000)
-        file->content->written_unix_ms = seconds * 1000;
+    bool is_number = (is_time || is_database) && number_parse_int64(value.data, value.length, &number);
+    if (is_number && is_database) file->content->stream_database = number;
+    if (is_number && is_time && number > 0 && number < INT64_MAX / 1000) file->content->written_unix_ms = number * 1000;
     rdb_string_free(&value);
     return true;
 }

@@ -10,6 +10,7 @@
 struct rdb_content {
     struct store_content store; /* the caller's to free; no weights and no gradients */
     int64_t written_unix_ms; /* 0: the file does not say when */
+    int64_t stream_database; /* of the changes that a primary sends next; 0 where the file does not say */
 };
 
 /* Whether the file begins as such a file does. A file that cannot be read does not. */

@@ -39,7 +39,7 @@ static void write_auxiliary(struct rdb_writer *writer, const char *name, const c
     rdb_write_string(writer, value, strlen(value));
 }
 
-static void write_header(struct rdb_writer *writer) {
+static void write_header(struct rdb_writer *writer, int stream_database) {
     char text[32];
     snprintf(text, sizeof text, RDB_MAGIC "%04d", RDB_VERSION);
     piece_bytes_add(&writer->bytes, text, RDB_HEADER_BYTES);
@@ -47,6 +47,8 @@ static void write_header(struct rdb_writer *writer) {
     write_auxiliary(writer, "redis-bits", "64");
     snprintf(text, sizeof text, "%lld", (long long)(clock_unix_ms() / 1000));
     write_auxiliary(writer, "ctime", text);
+    snprintf(text, sizeof text, "%d", stream_database);
+    write_auxiliary(writer, "repl-stream-db", text);
 }
 
 static int write_key(void *context, unsigned database, const struct piece_key *key, const struct value *value,
@@ -83,11 +85,11 @@ static int write_end(struct file_writer *file, struct error *error) {
     return flush(file, error);
 }
 
-int rdb_file_from_snapshot(int snapshot, int out, bool compresses, const atomic_bool *stop, uint64_t *bytes,
-                           struct error *error) {
+int rdb_file_from_snapshot(int snapshot, int out, bool compresses, int stream_database, const atomic_bool *stop,
+                           uint64_t *bytes, struct error *error) {
     struct file_writer file = {.writer = {.compresses = compresses}, .descriptor = out, .database = -1};
     struct store_keys_sink sink = {.context = &file, .key = write_key, .library = write_library};
-    write_header(&file.writer);
+    write_header(&file.writer, stream_database);
     int failed = snapshot_read_keys(snapshot, "the cut", &sink, stop, error) || write_end(&file, error);
     *bytes = file.written;
     piece_bytes_free(&file.writer.bytes);

@@ -8,8 +8,9 @@
 
 #include "base/error.h"
 
-/* Reads the snapshot from one descriptor and writes to the other, a key at a time. Any thread may do it. -1 with `error`. */
-int rdb_file_from_snapshot(int snapshot, int out, bool compresses, const atomic_bool *stop, uint64_t *bytes,
-                           struct error *error);
+/* Reads the snapshot from one descriptor and writes to the other, a key at a time. `stream_database`: of the changes that a
+ * replica is sent next. Any thread may do it. -1 with `error`. */
+int rdb_file_from_snapshot(int snapshot, int out, bool compresses, int stream_database, const atomic_bool *stop,
+                           uint64_t *bytes, struct error *error);
 
 #endif

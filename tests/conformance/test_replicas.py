@@ -339,6 +339,25 @@ def test_a_replica_logs_in(primary_name: str, tmp_path: Path) -> None:
         assert eventually(lambda: replica.client.get("k"), "a login") == b"1"
 
 
+CHAINS = [("redis", "ours", "ours"), ("redis", "ours", "redis"), ("ours", "redis", "ours")]
+
+
+@pytest.mark.parametrize("names", CHAINS, ids="-".join)
+def test_the_last_of_a_chain_knows_in_which_database_the_first_writes(
+    names: tuple[str, str, str], tmp_path: Path
+) -> None:
+    with linked(names[:2], tmp_path) as (primary, middle, _), start(names[2], tmp_path / "last") as last:
+        with contextlib.closing(redis.Redis(port=primary.port, db=5)) as client:
+            client.set("before", 1)
+            settled(primary, middle)
+            last.follow(middle.port)
+            eventually(last.is_up, "the second link")
+            client.set("after", 1)
+        settled(primary, last)
+        assert last.client.info("keyspace") == primary.client.info("keyspace")
+        assert list(last.client.info("keyspace")) == ["db5"]
+
+
 def test_a_chain_of_replicas_has_the_offsets_of_the_first(tmp_path: Path) -> None:
     with (
         linked(("redis", "ours"), tmp_path, before=fill) as (primary, middle, _),

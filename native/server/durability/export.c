@@ -32,6 +32,7 @@ struct exported {
 struct conversion {
     struct worker_job job;
     bool compresses;
+    int database; /* of the changes that follow the file */
     atomic_bool stop;
     int out; /* −1: it failed */
     uint64_t bytes;
@@ -134,8 +135,8 @@ static void convert(struct worker_job *job) {
         return;
     }
     int out = open_unnamed(&conversion->error);
-    if (out >= 0 && rdb_file_from_snapshot(cut, out, conversion->compresses, &conversion->stop, &conversion->bytes,
-                                           &conversion->error)) {
+    if (out >= 0 && rdb_file_from_snapshot(cut, out, conversion->compresses, conversion->database, &conversion->stop,
+                                           &conversion->bytes, &conversion->error)) {
         close(out);
         out = -1;
     }
@@ -151,7 +152,6 @@ static void cut_ended(struct server *server, uint64_t bytes, const struct error 
         return;
     }
     export->state = EXPORT_CONVERTING;
-    export->conversion = (struct conversion){.job = {.run = convert}, .compresses = server->config.rdbcompression != 0};
     worker_give(export->worker, &export->conversion.job);
 }
 
@@ -161,6 +161,8 @@ static void begin(struct export *export) {
     if (!export->worker) export->worker = worker_new();
     export->number++;
     export->state = EXPORT_CUTTING;
+    export->conversion =
+        (struct conversion){.job = {.run = convert}, .compresses = export->server->config.rdbcompression != 0};
     for (struct export_request *request = export->waiting; request; request = request->next)
         request->number = export->number;
     if (!export->worker)
@@ -171,7 +173,8 @@ static void begin(struct export *export) {
         tell_made(export, NULL, &error);
         return;
     }
-    for (struct export_request *request = export->waiting; request; request = request->next) request->begun(request);
+    for (struct export_request *request = export->waiting; request; request = request->next)
+        export->conversion.database = request->begun(request);
 }
 
 static void converted(struct export *export) {

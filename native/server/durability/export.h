@@ -17,8 +17,9 @@ struct exported; /* a file, for as long as someone is sent it */
 struct export_request {
     struct export_request *next;
     uint64_t number; /* of the file that will do; 0: one that has not been begun */
-    /* The store has just been cut: the file holds what was changed before, and nothing of what will be. */
-    void (*begun)(struct export_request *request);
+    /* The store has just been cut: the file holds what was changed before, and nothing of what will be. Returns the database
+     * of the changes that come next, for the file to name. */
+    int (*begun)(struct export_request *request);
     /* The end of the wait. `exported`: NULL where it failed, with `error`. */
     void (*made)(struct export_request *request, struct exported *exported, const struct error *error);
 };

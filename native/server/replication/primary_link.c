@@ -223,7 +223,7 @@ static void send_step(struct primary_link *link, enum link_step step) {
 static void go_up(struct primary_link *link) {
     struct client *client = link->client;
     client->take_input = NULL;
-    client->database = 0;
+    client->database = link->server->replication->primary_database;
     link->state = LINK_UP;
     link->commands_failed = 0;
     say(link, LOG_NOTICE, "primary_up", "followed, from offset %" PRIu64,
@@ -241,7 +241,6 @@ static void go_on(struct primary_link *link, const char *id) {
         replicas_close(part);
     }
     go_up(link);
-    link->client->database = part->primary_database;
 }
 
 static void take_psync_answer(struct primary_link *link, const char *line) {
@@ -338,6 +337,12 @@ static bool install(struct primary_link *link) {
     replicas_close(part); /* they have to begin anew as well */
     struct error error = {.code = ERROR_NONE};
     uint64_t keys = content->store.keys;
+    if (content->stream_database >= STORE_DATABASES) {
+        fail(link, "it writes into database %" PRId64 ", but there are only %d here", content->stream_database,
+             STORE_DATABASES);
+        return true;
+    }
+    part->primary_database = content->stream_database > 0 ? (int)content->stream_database : 0;
     if (restore_replace_keys(server, &content->store, &error) < 0 ||
         !change_stream_begin(&part->stream, link->next_offset)) {
         change_stream_drop(&part->stream); /* of neither history */

@@ -54,7 +54,7 @@ static void stand_at(struct replica *replica, uint64_t offset, struct change_pos
     replica->sent_until = offset;
 }
 
-static void begun(struct export_request *request) {
+static int begun(struct export_request *request) {
     struct replica *replica = (struct replica *)((char *)request - offsetof(struct replica, request));
     struct replication_part *part = part_of(replica);
     struct server *server = replica->client->server;
@@ -65,13 +65,13 @@ static void begun(struct export_request *request) {
         !change_stream_find(&part->stream, offset, &position)) {
         replica->client->output_failed = true; /* the next write closes it */
         client_send(replica->client, "\n", 1);
-        return;
+        return 0;
     }
     stand_at(replica, offset, position);
     server->changes.told[CHANGES_FOR_REPLICAS].database = -1; /* this one knows of none */
-    if (!replica->acknowledges) return;
     int length = snprintf(line, sizeof line, "+FULLRESYNC %s %" PRIu64 "\r\n", part->id, offset);
-    client_send(replica->client, line, (size_t)length);
+    if (replica->acknowledges) client_send(replica->client, line, (size_t)length);
+    return server->is_replica ? part->primary_database : 0;
 }
 
 static void made(struct export_request *request, struct exported *exported, const struct error *error) {
