@@ -205,6 +205,19 @@ def test_functions_are_found_in_any_case_and_their_names_are_taken_once(both: Bo
     both("FCALL", "first", "0")
 
 
+def test_functions_that_change_libraries_are_restored(both: Both) -> None:
+    both("FUNCTION", "LOAD", one("f", "return 1", "a", ""))
+    both("FUNCTION", "LOAD", one("g", "return 2", "b", ""))
+    payload = both.dumps()[0]
+    both("FUNCTION", "FLUSH")
+    both("FUNCTION", "LOAD", one("g", "return 3", "a", ""))
+    both("FUNCTION", "LOAD", one("f", "return 4", "b", ""))
+    both.restore(payload, "REPLACE")
+    assert [both("FCALL", name, "0") for name in "fg"] == [(":", 1), (":", 2)]
+    both("FUNCTION", "FLUSH")
+    both.list()
+
+
 def test_dumps_are_restored_by_either_server(both: Both) -> None:
     for number in range(4):
         both("FUNCTION", "LOAD", one(f"f{number}", f"return {number} -- " + "x" * 200 + "\n", f"l{number}"))

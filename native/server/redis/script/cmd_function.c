@@ -248,7 +248,12 @@ static int check_join(struct functions *functions, bool replaces, struct error *
     return 0;
 }
 
+/* Whatever is replaced goes first: its functions may be those of another library from now on. */
 static int join(struct functions *functions, struct error *error) {
+    for (const struct library *library = functions->staged.oldest; library; library = library->next) {
+        struct library *old = library_set_find(&functions->set, library->name, library->name_length);
+        if (old) drop(functions, &functions->set, old);
+    }
     while (functions->staged.oldest) {
         struct library *library = functions->staged.oldest;
         library_set_remove(&functions->staged, library);
