@@ -6,17 +6,18 @@ import binascii
 import os
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from .connection import Address
 
-_SCHEMES = {"redis+cluster://": "redis://", "rediss+cluster://": "rediss://"}
+_SCHEMES = "redis+cluster://", "rediss+cluster://"
 SLOTS = 16384
 """Of keys, as in Redis Cluster."""
 
 
 def is_cluster_url(url: object) -> bool:
     """Whether it is the URL of a cluster, and not of one server."""
-    return isinstance(url, str) and url.startswith(tuple(_SCHEMES))
+    return isinstance(url, str) and url.startswith(_SCHEMES)
 
 
 @dataclass(frozen=True)
@@ -29,38 +30,35 @@ class ClusterAddress:
     """
 
     url: str = field(repr=False)
-    servers: tuple[Address, ...]
-    """In the order of the URL."""
-    _before: str = field(repr=False)
-    _after: str = field(repr=False)
+    _all: Address = field(repr=False)
+    """The same servers without `+cluster`."""
 
     @classmethod
     def of_client(cls, url: str, password_file: str | None = None) -> ClusterAddress:
-        """The servers' passwords are as of `Address.of_client`."""
-        scheme = next(scheme for scheme in _SCHEMES if url.startswith(scheme))
-        rest = url[len(scheme) :]
-        hosts, mark, query = rest.partition("?")
-        login, at, hosts = hosts.rpartition("@")
-        before, after = f"{_SCHEMES[scheme]}{login}{at}", f"{mark}{query}"
-        given = [host for host in hosts.rstrip("/").split(",") if host]
-        if not given:
-            raise ValueError(f"expected {scheme}[:password@]host:port[,host:port…], got a URL without a host")
-        servers = tuple(Address.of_client(f"{before}{host}{after}", password_file) for host in given)
-        return cls(url, servers, before, after)
+        """The servers and their passwords are as of `Address.of_client`."""
+        return cls(url, Address.of_client(url.replace("+cluster://", "://", 1), password_file))
+
+    @property
+    def servers(self) -> tuple[Address, ...]:
+        """In the order of the URL."""
+        return self._all.hosts
 
     def url_of(self, host: str, port: int) -> str:
         """The URL of one server, with what else this URL says."""
-        return f"{self._before}{f'[{host}]' if ':' in host else host}:{port}{self._after}"
+        parts = urlsplit(self.servers[0].url)
+        login, at, _ = parts.netloc.rpartition("@")
+        name = f"[{host}]" if ":" in host else host
+        return parts._replace(netloc=f"{login}{at}{name}:{port}").geturl()
 
     @property
     def has_password_in_url(self) -> bool:
         """Whether somebody who reads the URL reads a password."""
-        return self.servers[0].has_password_in_url
+        return self._all.has_password_in_url
 
     @property
     def is_local(self) -> bool:
         """Whether all of the servers are plainly on this host."""
-        return all(server.is_local for server in self.servers)
+        return self._all.is_local
 
     def redis_options(self) -> dict[str, Any]:
         """What redis-py needs beside the URL."""
@@ -68,8 +66,7 @@ class ClusterAddress:
 
     def __str__(self) -> str:
         """The address without its password."""
-        names = ",".join(str(server).partition("://")[2] for server in self.servers)
-        return f"{'redis' if self.servers[0].tls is None else 'rediss'}+cluster://{names}"
+        return str(self._all).replace("://", "+cluster://", 1)
 
 
 def slot_of(key: str | bytes) -> int:

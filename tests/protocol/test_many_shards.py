@@ -511,7 +511,9 @@ def test_a_server_whose_ids_are_of_another_shard_than_its_topology_says_is_refus
             client.tables()
 
 
-@pytest.mark.parametrize("url", ["redis+cluster://", "redis+cluster://:secret@", "redis+cluster://host:port"])
+@pytest.mark.parametrize(
+    "url", ["redis+cluster://", "redis+cluster://:secret@", "redis+cluster://host:port", "redis+cluster://a:1,"]
+)
 def test_a_url_without_a_server_is_refused(url):
     with pytest.raises(ValueError):
         rs.Client(url)

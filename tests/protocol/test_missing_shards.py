@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from test_many_shards import start, url_of
+from shards import start, url_of
 
 import replay_server as rs
 
