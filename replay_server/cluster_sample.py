@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,6 +49,9 @@ MOST_ARRIVALS = 8192
 SURPLUS = 1.0
 """Standard deviations of the number of arrivals that are asked for beyond those wanted: about 4 % of a batch of 512,
 and a second question for one batch of six."""
+
+_FAR = 1e300
+"""A horizon beyond which no arrival is."""
 
 
 class _Waits(Exception):
@@ -145,11 +148,8 @@ class _Draw:
                     question.close()
             if chosen is not None:
                 return self._copied(chosen)
-            reason = next(
-                (piece.arrivals.reason for piece in self.pieces[-len(questions) :] if piece.arrivals.reason), ""
-            )
-            if reason:
-                yield from self._held_back(reason)
+            if refused := [piece for piece in self.pieces[-len(questions) :] if piece.arrivals.reason]:
+                yield from self._held_back(refused)
             if self.rounds > 1 and not self.options.replace:
                 yield from self._look()
 
@@ -173,17 +173,45 @@ class _Draw:
             self._leave_out(shard)
         return told
 
-    def _held_back(self, reason: str) -> Operation[None]:
-        """A shard's rate limiter lets no more through: raises `_Waits`, or why waiting is of no use."""
-        limiter = self.table.rate_limiter
+    def _held_back(self, refused: Sequence[_Piece]) -> Operation[None]:
+        """Shards' rate limiters let no more through: raises `_Waits`, or why waiting is of no use."""
+        limiter, reason = self.table.rate_limiter, refused[0].arrivals.reason
         if isinstance(limiter, SampleToInsertRatio) and self.count > 2 * limiter.error_buffer:
             raise LimitExceeded(
                 f"rate limiter: a sample of {self.count} is more than twice error_buffer = {limiter.error_buffer:g} "
                 "and can never pass; sample fewer at once or enlarge error_buffer"
             )
-        if closed_on_all((yield from self._told())):
+        told = yield from self._told()
+        if closed_on_all(told):
             raise TableClosed(f"table {self.name!r} is closed on all shards, and {reason}")
+        waiting = [number for number, info in told.items() if info["waiting_add"]]
+        poor = [piece.shard.number for piece in refused if piece.shard.number not in waiting]
+        rich = [shard for shard in self.shards if shard.number in waiting]
+        if poor and rich and isinstance(limiter, SampleToInsertRatio):
+            yield from self._even_out(rich, poor)
         raise _Waits(reason)
+
+    def _even_out(self, rich: Sequence[Shard], poor: Sequence[int]) -> Operation[None]:
+        """Some shards hold adds back until more is sampled there, others hold this sample back until more is added
+        there, and neither may come: a lone writer's items are on one shard. So as many samples as the first count and
+        nobody uses are given back to the others, and the whole's ratio stays what it was."""
+        options, most = replace(self.options, replace=True, details=False), min(self.count, MOST_ARRIVALS)
+        questions = [
+            Question(shard, self.served[shard.number], most, (0.0, _FAR), (), options, False) for shard in rich
+        ]
+        moved = 0
+        try:
+            answers = yield from together([question.heads(time.monotonic()) for question in questions])
+            for question, answer in zip(questions, answers, strict=True):
+                if isinstance(answer, Arrivals):
+                    yield from question.columns({}, len(answer))
+                    moved += len(answer)
+        finally:
+            for question in questions:
+                question.close()
+        for place, number in enumerate(poor):
+            share = moved // len(poor) + (place < moved % len(poor))
+            self.cluster._unused[self.name, number] = self.cluster._unused.get((self.name, number), 0) + share
 
     def _look(self) -> Operation[None]:
         """Asks what the shards hold, and raises `_Waits` where the sample could not be drawn of it."""

@@ -100,6 +100,26 @@ def test_a_lone_writer_gets_on_whose_shard_cannot_hold_the_minimum_of_the_whole(
             assert len(cluster.sample("w", 8, timeout=50)) == 8
 
 
+def test_adds_to_one_shard_alone_go_on_where_others_have_items_too(cluster, shards):
+    cluster.create_table(rs.Table("t", 4000, K, sampler=rs.Uniform(), rate_limiter=ratio(40, 40)))
+    for shard in shards:
+        for low in (0, 15):
+            shard.add("t", keys(low, low + 15), timeout=0)
+    used = 0
+
+    def add() -> None:
+        for key in range(200):
+            shards[0].add("t", keys(key, key + 1), timeout=50)
+
+    with in_background(add) as errors:
+        while cluster.info("t")["added"] < 260 and not errors:
+            with contextlib.suppress(rs.Timeout):
+                used += len(cluster.sample("t", 4, timeout=0.5))
+    info = cluster.info("t")
+    assert 260 - 80 <= used <= info["added"] == 260
+    assert used <= info["sampled"] - info["unused"] + 4
+
+
 def test_the_minimum_of_the_whole_is_kept_where_nothing_is_held_back(cluster, shards):
     cluster.create_table(rs.Table("t", 4000, K, rate_limiter=ratio(200, 400)))
     shards[0].add("t", keys(0, 150))
