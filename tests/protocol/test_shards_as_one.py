@@ -87,19 +87,21 @@ def test_calls_that_time_out_together_keep_what_is_held(held):
 def changes_sampler(client: rs.Client, _: rs.Client) -> None:
     client.configure("q", sampler=rs.Lifo(), rate_limiter=rs.MinSize(1))
     assert drawn(client.sample("q", 1, timeout=0)) == [119]
+    client.configure("q", sampler=rs.Fifo())
+    assert set(drawn(client.sample("q", 17, timeout=0))).isdisjoint(range(17))
 
 
 def resets(client: rs.Client, _: rs.Client) -> None:
     client.reset("q")
     with pytest.raises(rs.Timeout):
-        client.sample("q", 1, timeout=0)
+        client.sample("q", 17, timeout=0)
 
 
 def is_made_anew(client: rs.Client, other: rs.Client) -> None:
     other.drop_table("q")
     other.create_table(rs.Table.queue("q", K, 300))
-    other.add("q", keys(500, 510))
-    assert drawn(client.sample("q", 10, timeout=0)) == list(range(500, 510))
+    other.add("q", keys(500, 520))
+    assert drawn(client.sample("q", 17, timeout=0)) == list(range(500, 517))
 
 
 @pytest.mark.parametrize("change", [changes_sampler, resets, is_made_anew])
@@ -201,7 +203,7 @@ def test_a_batch_may_be_without_columns(cluster, shards, sampler, many):
 
 
 @pytest.mark.parametrize("sampler", [rs.Fifo(), rs.MaxHeap()])
-def test_a_draw_in_order_is_certain(cluster, sampler):
+def test_a_draw_in_order_is_certain(cluster, shards, sampler):
     cluster.create_table(rs.Table("t", 300, K, sampler=sampler))
-    ids = cluster.add("t", keys(0, 80))
+    ids = np.concatenate([shard.add("t", keys(0, 80)) for shard in shards])
     assert (cluster.get("t", ids).probabilities == 1).all()
