@@ -161,7 +161,7 @@ class _Actor:
             self.environments.close()
 
     def _make_writer(self) -> VectorNStepWriter:
-        settings, options = self.settings, {"flush_steps": FLUSH_STEPS, "timeout": PUSH_WAIT_S}
+        settings, options = self.settings, {"flush_steps": FLUSH_STEPS, "timeout": PUSH_WAIT_S, "place": self.actor_id}
         return self.writing.vector_writer(
             settings.table, settings.envs_per_actor, **n_step_options(settings), **options
         )

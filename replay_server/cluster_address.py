@@ -56,6 +56,11 @@ class ClusterAddress:
         return self._all.has_password_in_url
 
     @property
+    def password(self) -> str | None:
+        """Of every server."""
+        return self.servers[0].password
+
+    @property
     def is_local(self) -> bool:
         """Whether all of the servers are plainly on this host."""
         return self._all.is_local
@@ -67,6 +72,11 @@ class ClusterAddress:
     def __str__(self) -> str:
         """The address without its password."""
         return str(self._all).replace("://", "+cluster://", 1)
+
+
+def parse_address(url: str) -> Address | ClusterAddress:
+    """The address of a server, or of a cluster's. Raises ValueError where the URL is of neither."""
+    return ClusterAddress.of_client(url) if is_cluster_url(url) else Address.parse(url)
 
 
 def slot_of(key: str | bytes) -> int:

@@ -465,8 +465,11 @@ class ClusterOperations(Operations):
         discount: float | None,
         options: Mapping[str, Any],
     ) -> Operation[Any]:
-        """A writer on one shard, which its streams stay on: the shards in turn."""
-        shard = yield from self._next_shard()
+        """A writer on one shard, which its streams stay on: that of the place that was asked for, or the shards in
+        turn."""
+        place = options.get("place")
+        present = yield from self._present()
+        shard = present[(next(self._turns) if place is None else place) % len(present)]
         return (yield from shard._written(kinds, name, environments, n_step, discount, options))
 
 

@@ -321,7 +321,8 @@ class Operations(Written):
         discount: float | None,
         options: Mapping[str, Any],
     ) -> Operation[Any]:
-        """A writer of the first kind, or, with n_step, of the second."""
+        """A writer of the first kind, or, with n_step, of the second. Of one server, `place` says nothing."""
+        options = {name: value for name, value in options.items() if name != "place"}
         served = yield from self._look_up(name)
         return make_writer(kinds, served.table, ClientStreams(self, served), environments, n_step, discount, options)
 

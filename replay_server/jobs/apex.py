@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ from replay_server.arguments import Parser
 from replay_server.connection import PASSWORD_VARIABLE
 from replay_server.jobs.arguments import (
     add_settings,
+    check_actors_for_shards,
     check_environment,
     check_host,
     check_settings,
@@ -31,7 +31,8 @@ from replay_server.jobs.arguments import (
     resolve_settings,
 )
 from replay_server.jobs.giving_way import GivingWay
-from replay_server.jobs.job_server import JobServer, ReplaySaver, saves_replay
+from replay_server.jobs.job_cluster import JobCluster
+from replay_server.jobs.job_server import JobReplay, JobServer, ReplaySaver, saves_replay
 from replay_server.jobs.plan import Plan, make_plan
 from replay_server.jobs.progress import View, make_view
 from replay_server.jobs.record import STOP_CONDITIONS, JobRecord
@@ -91,6 +92,8 @@ def main_apex(argv: list[str] | None = None) -> int:
         run_directory = RunDirectory(new_run_path(settings))
         run_directory.check(settings)
         actors_given = "actors" in given or settings.resume
+        if actors_given:
+            check_actors_for_shards(settings)
         plan = make_plan(settings, actors_given)
         if not actors_given:
             settings.actors = plan.actors
@@ -133,7 +136,7 @@ class ApexJob:
         self.parts: list[Part] = []
         self.actors: list[Part] = []
         self.ended_by = ""
-        self._server: JobServer | None = None
+        self._server: JobReplay | None = None
         self._saver: ReplaySaver | None = None
         self._client: rs.Client | None = None
         self._ray: RayActors | None = None
@@ -202,28 +205,25 @@ class ApexJob:
             launch = self._ray.launch
             if is_loopback(host):
                 host, password = self._ray.host, password or self._ray.password
-        options = {"host": host, "unix": sockets / "server.sock", "password": password}
+        options = {"host": host, "password": password}
         folder = self.run_directory.replay
-        self._server = JobServer(
-            table, folder, settings.port, settings.checkpoint_replay != "off", settings.resume, options, view.message
-        )
-        url = self._server.unix_url
-        assert url is not None
+        begins = (folder, settings.port, settings.checkpoint_replay != "off", settings.resume)
+        if settings.replay_shards == 1:
+            self._server = JobServer(table, *begins, {**options, "unix": sockets / "server.sock"}, view.message)
+        else:
+            self._server = JobCluster(table, settings.replay_shards, *begins, options, view.message)
+        url = self._server.local_url
         self._client = rs.Client(url, connect_timeout=1.0, socket_timeout=ANSWER_WITHIN_S, reconnect_timeout=1.0)
         if settings.resume:
             self._begin_after_earlier_sessions()
         self._welcome_server(view)
         if not is_loopback(settings.host):
-            where = self._address()
-            if settings.host in ("0.0.0.0", "::"):
-                where = f"{socket.gethostname()}:{where.rpartition(':')[2]}"
-            view.message(
-                f"to join from another host: {PASSWORD_VARIABLE}=… replay-server actor --server redis://{where}"
-            )
+            where = self._server.address_elsewhere
+            view.message(f"to join from another host: {PASSWORD_VARIABLE}=… replay-server actor --server {where}")
         saves, why = saves_replay(settings, table, folder)
         view.message(why)
         if saves:
-            self._saver = ReplaySaver(url, self._server.snapshot, settings.checkpoint_replay_every_s)
+            self._saver = ReplaySaver(self._server, settings.checkpoint_replay_every_s)
         common = {
             "settings": dataclasses.asdict(settings),
             "server_url": url,
@@ -259,8 +259,8 @@ class ApexJob:
         """Keeps of what the server brought back the table alone: reports, messages and weights are of earlier parts."""
         assert self._client is not None
         table = self.settings.table
-        self._client.command("FLUSHALL")
-        self._client.command("WEIGHTS.DEL", table)
+        self._client.redis.flushall()
+        self._client.redis.execute_command("WEIGHTS.DEL", table)
         self._record.observer.begin_after(self._client)
 
     def _welcome_server(self, view: View) -> None:
@@ -273,12 +273,7 @@ class ApexJob:
         self._client.open_table(settings.table)
         size = int(self._client.info(settings.table)["size"])
         held = f" with a replay of {size} transitions" if size else ""
-        view.message(f"server redis://{self._address()} (process {self._server.pid}){held}")
-
-    def _address(self) -> str:
-        """The server's, as others may read it."""
-        assert self._server is not None
-        return self._server.url.rpartition("@")[2].removeprefix("redis://")
+        view.message(f"server {self._server.address} ({self._server.processes}){held}")
 
     def _write_job(self) -> None:
         """Says where the job runs and how its processes are, where that has changed."""
@@ -307,11 +302,11 @@ class ApexJob:
             self._saver = None
         if self._client is not None:
             if self._server is not None and self._server.running:
-                with contextlib.suppress(rs.ReplayError, RedisError):
+                with contextlib.suppress(rs.ReplayError, RedisError, *LOST):
                     self._end_joined(self._client, began + grace_s)
             if self.ended_by in (*STOP_CONDITIONS, RUN_DIVERGED):
                 # What the parts reported last. Nobody waits for the prompt, and the server is well.
-                with contextlib.suppress(rs.ReplayError, RedisError):
+                with contextlib.suppress(rs.ReplayError, RedisError, *LOST):
                     self._look(print)
             self._client.close()
             self._client = None

@@ -17,6 +17,7 @@ from replay_server.rl.environment_spec import algorithm_for, environment_spec
 from replay_server.rl.options import add_options, given_options
 from replay_server.rl.settings import ApexSettings, apply_profile
 from replay_server.rl.tables import apex_table
+from replay_server.topology import MOST_SHARDS
 
 ATARI_CORES = 16
 """Below this many cores the paper's settings cannot feed their learner: `atari-small` is the default for ALE/*."""
@@ -92,12 +93,29 @@ def check_settings(settings: ApexSettings) -> None:
         )
     if not 0 <= settings.port <= 65535:
         raise ValueError(f"--port: expected 0 to 65535, got {settings.port}")
+    if not 1 <= settings.replay_shards <= MOST_SHARDS:
+        raise ValueError(f"--replay-shards: expected 1 to {MOST_SHARDS}, got {settings.replay_shards}")
+    if settings.port and settings.port + settings.replay_shards - 1 > 65535:
+        raise ValueError(
+            f"--port: expected at most {65536 - settings.replay_shards} with {settings.replay_shards} "
+            f"shards, which have the ports that follow, got {settings.port}"
+        )
     check_dashboard(settings.dashboard)
     check_wandb(settings.wandb)
     if not 0.0 <= settings.discount <= 1.0:
         raise ValueError(f"--discount: expected 0 to 1, got {settings.discount}")
     if not 0.0 < settings.target_mix <= 1.0:
         raise ValueError(f"--target-mix: expected more than 0 and at most 1, got {settings.target_mix}")
+
+
+def check_actors_for_shards(settings: ApexSettings) -> None:
+    """Raises ValueError for fewer actors than shards. An actor adds to one shard, and one that nobody adds to would
+    never have its share of `min_size_to_sample`: the rate limiter would stop the others."""
+    if settings.actors < settings.replay_shards:
+        raise ValueError(
+            f"--actors: expected at least one for each of the {settings.replay_shards} shards (--replay-shards), got "
+            f"{settings.actors}"
+        )
 
 
 def check_host(settings: ApexSettings) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -78,7 +80,89 @@ def told_bytes(size: float) -> str:
     return f"{size:.1f} GB"
 
 
-class JobServer:
+class JobReplay(ABC):
+    """What holds a job's replay: one server (`JobServer`), or shards (`replay_server.jobs.job_cluster.JobCluster`).
+
+    Attributes:
+        url: with the password.
+        local_url: for parts of this host.
+        snapshot_name: under which the tables are saved; None = each server names its own.
+    """
+
+    url: str
+    local_url: str
+    snapshot_name: str | None
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._silent_since: float | None = None
+
+    @property
+    def address(self) -> str:
+        """The URL as others may read it."""
+        scheme, _, rest = self.url.partition("://")
+        return f"{scheme}://{rest.rpartition('@')[2]}"
+
+    @property
+    @abstractmethod
+    def address_elsewhere(self) -> str:
+        """The URL as parts on other hosts use it, without the password."""
+
+    @property
+    @abstractmethod
+    def processes(self) -> str:
+        """Its processes, for people."""
+
+    @property
+    @abstractmethod
+    def running(self) -> bool:
+        """Whether all of its processes are alive."""
+
+    @abstractmethod
+    def stop(self, timeout_s: float) -> None:
+        """Ends it for good."""
+
+    @abstractmethod
+    def watch(self) -> bool:
+        """Sees to it that what has ended is started again; whether something was. Raises ConnectionLost where it ends
+        too often."""
+
+    @abstractmethod
+    def snapshots(self) -> list[Path]:
+        """The files that a resumed job would begin with."""
+
+    @abstractmethod
+    def _kill_silent(self) -> None:
+        """Kills what does not answer."""
+
+    @contextlib.contextmanager
+    def look(self, lost: tuple[type[Exception], ...]) -> Iterator[None]:
+        """Around questions to the server: one that does not answer is waited for, and killed after `SILENT_S`.
+
+        `lost`: the errors that say so.
+        """
+        try:
+            yield
+        except lost as error:
+            self._not_heard(error)
+            return
+        if self._silent_since is not None:
+            self._say(f"server answers again after {time.monotonic() - self._silent_since:.0f} s")
+            self._silent_since = None
+
+    def _not_heard(self, error: Exception) -> None:
+        if not self.running:
+            return  # `watch` sees to it
+        now = time.monotonic()
+        if self._silent_since is None:
+            self._silent_since = now
+            self._say(f"server does not answer ({error}): waiting for it, up to {SILENT_S:g} s")
+        elif now - self._silent_since > SILENT_S:
+            self._say(f"server has not answered for {now - self._silent_since:.0f} s: killing it")
+            self._kill_silent()
+
+
+class JobServer(JobReplay):
     """Starts the server; `watch` and `look` keep it there.
 
     Args:
@@ -104,35 +188,40 @@ class JobServer:
         options: dict[str, Any],
         say: Say,
     ) -> None:
+        super().__init__(say)
         folder.mkdir(parents=True, exist_ok=True)
-        self.snapshot = folder / SNAPSHOT
-        self._table, self._restores, self._say = table, restore, say
+        self.snapshot, self.snapshot_name = folder / SNAPSHOT, SNAPSHOT
+        self._table, self._restores = table, restore
         self._options = {**options, "directory": folder, "start_timeout": START_WITHIN_S}
         if self.snapshot.exists() and not resumed:
             self.snapshot.replace(folder / ASIDE)
         self._deaths = Deaths()
-        self._silent_since: float | None = None
         self._server = self._start(port)
-        self.url, self.unix_url = self._server.url, self._server.unix_url
+        self.url, self.local_url = self._server.url, self._server.unix_url or self._server.url
 
     @property
-    def pid(self) -> int:
-        return self._server.pid
+    def address_elsewhere(self) -> str:
+        if self._options.get("host") in ("0.0.0.0", "::"):
+            return f"redis://{socket.gethostname()}:{urlsplit(self.url).port}"
+        return self.address
+
+    @property
+    def processes(self) -> str:
+        return f"process {self._server.pid}"
 
     @property
     def running(self) -> bool:
         return self._server.running
 
+    def snapshots(self) -> list[Path]:
+        return [self.snapshot]
+
     def stop(self, timeout_s: float) -> None:
-        """Ends it for good."""
         with contextlib.suppress(rs.ReplayError):
             self._server.stop(timeout=timeout_s)
 
     def watch(self) -> bool:
-        """Starts the server again where it has ended; whether it has. Takes as long as the snapshot takes to read.
-
-        Raises ConnectionLost where it ends too often.
-        """
+        """Starts the server again where it has ended. Takes as long as the snapshot takes to read."""
         if self._server.running:
             return False
         status, words = self._server.returncode, self._last_words()
@@ -150,31 +239,8 @@ class JobServer:
             self._silent_since = None
             return True
 
-    @contextlib.contextmanager
-    def look(self, lost: tuple[type[Exception], ...]) -> Iterator[None]:
-        """Around questions to the server: one that does not answer is waited for, and killed after `SILENT_S`.
-
-        `lost`: the errors that say so.
-        """
-        try:
-            yield
-        except lost as error:
-            self._not_heard(error)
-            return
-        if self._silent_since is not None:
-            self._say(f"server answers again after {time.monotonic() - self._silent_since:.0f} s")
-            self._silent_since = None
-
-    def _not_heard(self, error: Exception) -> None:
-        if not self._server.running:
-            return  # `watch` sees to it
-        now = time.monotonic()
-        if self._silent_since is None:
-            self._silent_since = now
-            self._say(f"server does not answer ({error}): waiting for it, up to {SILENT_S:g} s")
-        elif now - self._silent_since > SILENT_S:
-            self._say(f"server has not answered for {now - self._silent_since:.0f} s: killing it")
-            self._server.stop(timeout=0)
+    def _kill_silent(self) -> None:
+        self._server.stop(timeout=0)
 
     def _start(self, port: int) -> rs.Server:
         if not (self._restores and self.snapshot.exists()):
@@ -195,18 +261,18 @@ class JobServer:
 
 
 class ReplaySaver:
-    """Has the server save its tables every so often, from a thread: `snapshot` is replaced by each whole new file.
+    """Has the job's replay saved every so often, from a thread: each whole new file replaces the one before.
 
     The server writes while it serves. Saving takes at most a tenth of the time, however often it is wanted. One slow
     save alone, during which the server was stopped, does not put off the next.
     """
 
-    def __init__(self, url: str, snapshot: Path, every_s: float) -> None:
-        self.snapshot = snapshot
+    def __init__(self, replay: JobReplay, every_s: float) -> None:
+        self._replay = replay
         self.news: deque[str] = deque()
         """What people should know."""
         self._every_s = every_s
-        self._client = rs.Client(url, connect_timeout=1.0, reconnect_timeout=0.5)
+        self._client = rs.Client(replay.local_url, connect_timeout=1.0, reconnect_timeout=0.5)
         self._wanted, self._saved = threading.Event(), threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="replay-saver", daemon=True)
@@ -229,12 +295,16 @@ class ReplaySaver:
 
     def told(self) -> str:
         """Where the replay is and how large, for people; "" where there is none."""
+        files = self._replay.snapshots()
         try:
-            found = self.snapshot.stat()
+            found = [file.stat() for file in files]
         except OSError:
             return ""
-        age_s = max(0.0, time.time() - found.st_mtime)
-        return f"replay of {age_s:.0f} s ago in {self.snapshot} ({told_bytes(found.st_size)})"
+        if not found:
+            return ""
+        age_s = max(0.0, time.time() - min(each.st_mtime for each in found))
+        where = files[0] if len(files) == 1 else files[0].parent.parent
+        return f"replay of {age_s:.0f} s ago in {where} ({told_bytes(sum(each.st_size for each in found))})"
 
     def _run(self) -> None:
         pause_s, trouble = min(self._every_s, FIRST_SAVE_S), ""
@@ -256,7 +326,7 @@ class ReplaySaver:
     def _save(self) -> str:
         """What went wrong, "" if nothing did. Of a server that is away the job tells by itself."""
         try:
-            self._client.checkpoint(self.snapshot.name)
+            self._client.checkpoint(self._replay.snapshot_name)
         except rs.ConnectionLost:
             return ""
         except rs.ReplayError as error:

@@ -64,7 +64,8 @@ class Observer:
         _, actors = self._reports(client)
         self._frames_before = sum(actor.frames for actor in actors.values())
         for name in self._seen:
-            self._seen[name] = client.command("LRANGE", f"{self.settings.table}:{name}", 0, -1)
+            there: Any = client.redis.lrange(f"{self.settings.table}:{name}", 0, -1)
+            self._seen[name] = there
 
     def look(self, client: rs.Client) -> None:
         """Asks the server. Raises TableNotFound while there is no table, and what a lost server raises."""

@@ -9,6 +9,7 @@ from redis.exceptions import RedisError
 
 import replay_server as rs
 from replay_server.jobs.progress import Snapshot, View, make_view
+from replay_server.rl.connection import LOST
 from replay_server.rl.settings import ApexSettings
 
 LOOK_EVERY_S = 0.5
@@ -65,7 +66,7 @@ class PartReport:
             self._look(client, self.say)
         except rs.TableNotFound:
             return f"waiting for table {self._table}"
-        except (rs.ReplayError, RedisError) as error:
+        except (rs.ReplayError, RedisError, *LOST) as error:
             return f"waiting for the server: {error}"
         except OSError as error:
             return f"cannot write to the run directory: {error}"

@@ -20,7 +20,8 @@ import redis.exceptions
 
 import replay_server as rs
 from replay_server.arguments import Parser
-from replay_server.connection import PASSWORD_VARIABLE, Address
+from replay_server.cluster_address import parse_address
+from replay_server.connection import PASSWORD_VARIABLE
 from replay_server.jobs.arguments import check_environment, check_settings, given_settings, resolve_settings
 from replay_server.jobs.observer import Observer
 from replay_server.jobs.part_report import PartReport
@@ -291,7 +292,7 @@ def _await_run(
         ValueError: they do not fit the run (SettingsDiffer), or this machine.
         ConnectionLost: as `PersistentClient` does.
     """
-    given, address = given_settings(namespace), Address.parse(namespace.server)
+    given, address = given_settings(namespace), parse_address(namespace.server)
     print(f"looking for a run on {address}", flush=True)
     with contextlib.closing(PersistentClient(namespace.server, stop=stop.event.is_set)) as server:
         if own is not None and own.resume:

@@ -98,7 +98,7 @@ def measured_plan(settings: ApexSettings) -> Plan:
     update_s = 1e-3 * (found.update_ms.get(str(found.way)) or 0.0)
     return Plan(
         execution=found.as_values(),
-        actors=actors_for(cores, acting_s, update_s) if acting_s else settings.actors,
+        actors=max(actors_for(cores, acting_s, update_s) if acting_s else settings.actors, settings.replay_shards),
         acting_ms=round(1e3 * transition_s, 3),
         gives_way=giving_way.POSSIBLE
         and transitions > 0

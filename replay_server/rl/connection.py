@@ -13,7 +13,14 @@ import replay_server as rs
 
 Result = TypeVar("Result")
 
-LOST = (ConnectionError, rs.TableNotFound, redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)
+LOST = (
+    ConnectionError,
+    rs.TableNotFound,
+    redis.exceptions.ConnectionError,
+    redis.exceptions.TimeoutError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.RedisClusterException,
+)
 """What says that the server is away, or came back without what was on it."""
 
 

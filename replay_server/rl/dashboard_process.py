@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from replay_server.connection import PASSWORD_VARIABLE, Address
+from replay_server.cluster_address import parse_address
+from replay_server.connection import PASSWORD_VARIABLE
 
 VARIABLE = "REPLAY_SERVER_DASHBOARD"
 """What `auto` means here: auto, off or a port."""
@@ -91,7 +92,7 @@ def start_dashboard(
             if asked:
                 message("no dashboard: it needs nicegui: pip install 'replay-server[dashboard]'")
             return None
-        password = Address.parse(url).password if url else None
+        password = parse_address(url).password if url else None
         environment = {PASSWORD_VARIABLE: password} if password is not None else {}
         port = 0 if wish == "auto" else int(wish)
         process = DashboardProcess(folder, port, folder / "logs" / "dashboard.log", environment)

@@ -89,7 +89,10 @@ class PartId:
 def hold_for_job(client: rs.Client, table: str, actors: int) -> None:
     """Keeps the ids of the parts that a job starts by itself, and starts again: its learner's, and 0 … actors − 1."""
     keys = [_key(table, "learner", 0), *(_key(table, "actor", number) for number in range(actors))]
-    client.redis.mset(dict.fromkeys(keys, _OF_THE_JOB))
+    held = client.redis.pipeline(transaction=False)  # the keys of a cluster are on several shards
+    for key in keys:
+        held.set(key, _OF_THE_JOB)
+    held.execute()
 
 
 def joined_actors(client: rs.Client, table: str, own: int) -> int:

@@ -37,6 +37,9 @@ class ApexSettings:
     on other hosts then join by `replay-server actor --server URL`."""
     port: int = 0
     """Port of the job's server; 0 = any that is free."""
+    replay_shards: int = 1
+    """Servers of this machine that hold the replay together, a process each; every sample is of all of them. There
+    are at least as many actors. `port` is the first one's, and the others have those that follow."""
     envs_per_actor: int = 8
     """Environments in each actor, stepped together; one batched forward pass chooses all their actions."""
     minutes: float | None = None

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import replay_server as rs
 
@@ -114,7 +115,8 @@ def wait_for_updates(job: Job, more: int = 50) -> int:
     with rs.Client(address_of(job), reconnect_timeout=LONGEST_S) as client:
 
         def updates() -> int:
-            return int(client.command("HGET", "apex:learner", "updates", repeatable=True) or 0)
+            told: Any = client.redis.hget("apex:learner", "updates")
+            return int(told or 0)
 
         before = updates()
         wait_until(lambda: updates() >= before + more or job.process.poll() is not None)
@@ -123,7 +125,7 @@ def wait_for_updates(job: Job, more: int = 50) -> int:
 
 
 def address_of(job: Job) -> str:
-    return job.wait_for(r"server (redis://\S+)")[1]
+    return job.wait_for(r"server (redis(?:\+cluster)?://\S+)")[1]
 
 
 def gone(processes: dict[int, str]) -> bool:

@@ -262,7 +262,7 @@ def test_snapshot_that_is_damaged_is_moved_aside_and_the_server_begins_empty(tmp
             assert client.info("apex")["size"] == size
             if not size:
                 client.add("apex", {"x": np.zeros((10, 50), np.float32)})
-            saver = ReplaySaver(server.url, server.snapshot, 3600.0)
+            saver = ReplaySaver(server, 3600.0)
             saver.save_last()
             assert saver.wait(60.0)
             assert (tmp_path / "replay" / "replay.snapshot").stat().st_size > 2000
@@ -284,15 +284,18 @@ def test_snapshot_that_is_damaged_is_moved_aside_and_the_server_begins_empty(tmp
 
 def test_server_that_was_stopped_while_it_saved_is_asked_to_save_again_soon(tmp_path, monkeypatch):
     monkeypatch.setattr("replay_server.jobs.job_server.MOST_OF_THE_TIME", 1e6)
-    with rs.Server([TABLE], directory=tmp_path) as server:
-        os.kill(server.pid, signal.SIGSTOP)
-        saver = ReplaySaver(server.url, tmp_path / "replay.snapshot", 0.1)
-        time.sleep(1.0)  # one save is under way
-        os.kill(server.pid, signal.SIGCONT)
-        for _ in range(2):
-            wait_until(saver.snapshot.exists)
-            saver.snapshot.unlink()
-        saver.close()
+    server = serve(tmp_path, False, [])
+    with rs.Client(server.url) as client:
+        pid = int(client.redis.info("server")["process_id"])
+    os.kill(pid, signal.SIGSTOP)
+    saver = ReplaySaver(server, 0.1)
+    time.sleep(1.0)  # one save is under way
+    os.kill(pid, signal.SIGCONT)
+    for _ in range(2):
+        wait_until(server.snapshot.exists)
+        server.snapshot.unlink()
+    saver.close()
+    server.stop(10.0)
 
 
 def test_run_that_is_not_resumed_does_not_begin_with_what_lies_in_its_folder(tmp_path):

@@ -1,0 +1,146 @@
+"""The shards of a job whose replay is on several servers of this host (`replay_server.Cluster`).
+
+The run directory keeps the newest snapshot of each shard in `replay/shards/shard-N`, with the topology. A shard that
+died comes back with its own, on the same port, and so do all shards of a job that is resumed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import replay_server as rs
+from replay_server.jobs.job_server import ASIDE, REFUSED, SNAPSHOT, START_WITHIN_S, JobReplay, Say
+from replay_server.jobs.supervisor import Deaths
+
+FOLDER = "shards"
+ANSWER_WITHIN_S = 5.0
+"""A shard that takes longer to answer PING is one that does not answer."""
+
+
+class JobCluster(JobReplay):
+    """Starts the shards. The cluster starts those again that die; `watch` says so, and ends what cannot go on.
+
+    Args:
+        table: the job's; each shard has an equal share of it.
+        shards: how many, at least 2.
+        folder: of the run's replay; made.
+        port: of the first shard, the others have those that follow; 0 = any free ones.
+        restore: whether to save snapshots there, and to begin with those that are there.
+        resumed: whether what is there now is of this run; else it is moved aside.
+        options: of `rs.Cluster`: host, password.
+        say: told what people should know.
+
+    Raises:
+        ServerError: a shard does not start, or the folder is that of another number of shards.
+    """
+
+    def __init__(
+        self,
+        table: rs.Table,
+        shards: int,
+        folder: Path,
+        port: int,
+        restore: bool,
+        resumed: bool,
+        options: Mapping[str, Any],
+        say: Say,
+    ) -> None:
+        super().__init__(say)
+        self.snapshot_name = None
+        self._folder = folder / FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._folder.exists() and not resumed:
+            self._move_aside()
+        if resumed and restore and (folder / SNAPSHOT).exists() and not self._folder.exists():
+            say(f"the replay that was saved is of one server, and stays in {folder / SNAPSHOT}: shards begin empty")
+        options = {**options, "shards": shards, "port": port, "start_timeout": START_WITHIN_S, "pin": False}
+        if options["host"] in ("0.0.0.0", "::"):
+            options["announce"] = socket.gethostname()
+        if restore:
+            options |= {"directory": self._folder, "config": {"snapshot-keep": 1}}
+        self._cluster = self._start(table, options, resumed and restore and self._folder.exists())
+        self.url = self.local_url = self._cluster.url
+        self._deaths, self._restarts = Deaths(), 0
+        self._away_since: float | None = None
+
+    def _start(self, table: rs.Table, options: dict[str, Any], restores: bool) -> rs.Cluster:
+        if restores:
+            try:
+                return rs.Cluster([table], **options, restore="latest")
+            except rs.ServerError as error:
+                if REFUSED not in str(error):
+                    raise
+                aside = self._move_aside()
+                self._say(f"the replay that was saved does not come back: {error}; its files are in {aside} now")
+        return rs.Cluster([table], **options)
+
+    def _move_aside(self) -> Path:
+        aside = self._folder.with_name(f"{ASIDE.partition('.')[0]}-{FOLDER}")
+        shutil.rmtree(aside, ignore_errors=True)
+        return self._folder.replace(aside)
+
+    @property
+    def address_elsewhere(self) -> str:
+        return self.address
+
+    @property
+    def processes(self) -> str:
+        pids = self._cluster.pids
+        return f"{len(pids)} shards, processes {', '.join(map(str, pids))}"
+
+    @property
+    def running(self) -> bool:
+        return self._cluster.running
+
+    def snapshots(self) -> list[Path]:
+        """The newest of each shard; none where a shard has none."""
+        newest = []
+        for number in range(len(self._cluster.servers)):
+            files = sorted((self._folder / f"shard-{number}").glob("*.snapshot"), key=lambda file: file.stat().st_mtime)
+            newest += files[-1:]
+        return newest if len(newest) == len(self._cluster.servers) else []
+
+    def stop(self, timeout_s: float) -> None:
+        with contextlib.suppress(rs.ReplayError):
+            self._cluster.stop(timeout=timeout_s)
+
+    def watch(self) -> bool:
+        """Whether shards were started again since the last call. Raises ConnectionLost where they end too often, where
+        one was stopped in order, or where one does not come back."""
+        self._check_away()
+        if self._cluster.restarts == self._restarts:
+            return False
+        for _ in range(self._cluster.restarts - self._restarts):
+            if (deaths := self._deaths.count()) is not None:
+                raise rs.ConnectionLost(f"shards ended {deaths} times within a minute: their logs say why")
+        self._restarts = self._cluster.restarts
+        self._silent_since = None
+        self._say("a shard has ended, and was started again")
+        return True
+
+    def _check_away(self) -> None:
+        away = {number: server for number, server in enumerate(self._cluster.servers) if not server.running}
+        now = time.monotonic()
+        self._away_since = (self._away_since or now) if away else None
+        for number, server in away.items():
+            if server.returncode == 0:
+                raise rs.ConnectionLost(f"shard {number} was stopped")
+            if self._away_since is not None and now - self._away_since > START_WITHIN_S:
+                raise rs.ConnectionLost(f"shard {number} does not start again: {server.log().strip()[-200:]}")
+
+    def _kill_silent(self) -> None:
+        for server in list(self._cluster.servers):
+            try:
+                with rs.Client(server.url, socket_timeout=ANSWER_WITHIN_S, reconnect_timeout=0.0) as client:
+                    client.command("PING")
+            except rs.ReplayError:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(server.pid, signal.SIGKILL)  # the cluster starts it again
