@@ -206,17 +206,26 @@ class ClusterOperations(Operations):
 
     def _answer(self, command: Command[T]) -> Operation[T]:
         """What a command of one key returns, from the key's home. Where that has moved, the shards are looked for
-        again, once."""
+        again, once. A shard that was started again is waited for until it was told its slots."""
         key = command.arguments[1] if len(command.arguments) > 1 else ""
-        home = yield from self._home(key if isinstance(key, str) else "")
-        try:
-            return (yield from home._answer(command))
-        except ServerError as error:
-            if error.code not in ("MOVED", "ASK"):
-                raise
-        yield from self._look_again()
-        home = yield from self._home(key if isinstance(key, str) else "")
-        return (yield from home._answer(command))
+        until, pause, looked_again = time.monotonic() + self._options.reconnect_timeout, 0.001, False
+        while True:
+            home = yield from self._home(key if isinstance(key, str) else "")
+            try:
+                return (yield from home._answer(command))
+            except ServerError as error:
+                if error.code in ("MOVED", "ASK") and not looked_again:
+                    looked_again = True
+                    yield from self._look_again()
+                elif error.code != "CLUSTERDOWN":
+                    raise
+                elif time.monotonic() + pause > until:
+                    raise ConnectionLost(
+                        f"{home._address} serves no keys: it was not told its slots ({error})"
+                    ) from error
+                else:
+                    yield home._pool.pause, pause
+                    pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _look_again(self) -> Operation[None]:
         """Looks for the shards anew; those that are where they were keep their connections."""

@@ -502,6 +502,25 @@ def test_shards_are_found_by_one_of_them_where_they_have_a_topology():
             assert client.fetch_weights(key) is not None
 
 
+def test_a_shard_that_was_started_again_is_waited_for_until_it_is_told_its_slots():
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(rs.Server(config={"cluster-enabled": True}))
+        push_topology([server], 1, ["0-16383"])
+        client = stack.enter_context(rs.Client(url_of(server), reconnect_timeout=30.0))
+        hasty = stack.enter_context(rs.Client(url_of(server), reconnect_timeout=0.1))
+        for each in (client, hasty):
+            each.publish_weights("policy", {"w": np.ones(2)})
+        port = int(server.url.rpartition(":")[2])
+        server.stop()
+        server = stack.enter_context(rs.Server(port=port, config={"cluster-enabled": True}))
+        with pytest.raises(rs.ConnectionLost, match="was not told its slots"):
+            hasty.fetch_weights("policy")
+        telling = threading.Timer(0.3, push_topology, ([server], 1, ["0-16383"]))
+        telling.start()
+        assert client.publish_weights("policy", {"w": np.ones(2)}) == 1
+        telling.join()
+
+
 def test_a_server_whose_ids_are_of_another_shard_than_its_topology_says_is_refused():
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(rs.Server(config={"cluster-enabled": True})) for _ in range(2)]
