@@ -41,6 +41,14 @@ def _cut(url: str) -> str:
         return client.checkpoint()
 
 
+class ShardNotStarted(ServerError):
+    """A shard did not start; `number` is its own."""
+
+    def __init__(self, number: int, why: str) -> None:
+        super().__init__(f"shard {number}: {why}")
+        self.number = number
+
+
 class Cluster:
     """Shards of one replay, each a server in a child process; a context manager, used as `Server` is.
 
@@ -68,6 +76,7 @@ class Cluster:
         url: for `Client`: `redis+cluster://[:password@]host:port,host:port…`.
         servers: the shards, by number. One that is started again is another `Server`.
         restarts: how many shards were started again.
+        failing: why a shard that died has not started again so far, by number; it is tried again within 5 s.
 
     Raises:
         ServerError: a shard did not start, or the folder is that of another number of shards.
@@ -108,6 +117,7 @@ class Cluster:
         self._stopping, self._lock = threading.Event(), threading.RLock()
         self.servers: list[Server] = []
         self.restarts = 0
+        self.failing: dict[int, str] = {}
         try:
             before, files = self._read_topology(), [restore] * shards
             if restore == "checkpoint":
@@ -155,17 +165,20 @@ class Cluster:
     def _start(self, number: int, port: int, restore: str | None) -> Server:
         folder = self._directory / f"shard-{number}"
         folder.mkdir(parents=True, exist_ok=True)
-        server = Server(
-            [share_of(table, number, self._count) for table in self._tables],
-            host=self._host,
-            port=port,
-            password=self._password,
-            directory=folder,
-            maxmemory=self._maxmemory,
-            config={**self._config, "cluster-enabled": True, "shard": number},
-            restore=restore,
-            start_timeout=self._start_timeout,
-        )
+        try:
+            server = Server(
+                [share_of(table, number, self._count) for table in self._tables],
+                host=self._host,
+                port=port,
+                password=self._password,
+                directory=folder,
+                maxmemory=self._maxmemory,
+                config={**self._config, "cluster-enabled": True, "shard": number},
+                restore=restore,
+                start_timeout=self._start_timeout,
+            )
+        except ServerError as error:
+            raise ShardNotStarted(number, str(error)) from error
         if self._pin:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(server.pid, {self._cores[number]})
@@ -200,7 +213,9 @@ class Cluster:
             self._adopt()
         except (ServerError, redis.RedisError) as error:
             _log.error("shard %d did not start again: %s", number, error)
+            self.failing[number] = str(error)
             return False
+        self.failing.pop(number, None)
         self.restarts += 1
         return True
 

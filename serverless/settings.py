@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from replay_server.cluster_address import is_cluster_url
 from replay_server.rl.asynchronous_learning import AsynchronousLearning, asynchronous_learning
 from replay_server.rl.dashboard_process import check_dashboard
 from replay_server.rl.options import typed_values
@@ -161,6 +162,12 @@ def check_settings(settings: TrainSettings) -> None:
         raise ValueError(f"--job: expected up to 100 letters, digits, dots, dashes, underscores, got {settings.job!r}")
     if settings.function_server is not None and settings.server is None:
         raise ValueError("--function-server needs --server: functions reach the job's own server without it")
+    for name in ("server", "function_server"):
+        if is_cluster_url(getattr(settings, name)):
+            raise ValueError(
+                f"--{name.replace('_', '-')}: expected the URL of one server, got that of shards: rounds keep an order "
+                "and transactions that shards have not"
+            )
     make_scaler(settings)
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import replay_server as rs
-from replay_server.jobs.job_server import ASIDE, REFUSED, SNAPSHOT, START_WITHIN_S, JobReplay, Say
+from replay_server.cluster import ShardNotStarted
+from replay_server.jobs.job_server import REFUSED, SHARDS, SNAPSHOT, START_WITHIN_S, JobReplay, Say
 from replay_server.jobs.supervisor import Deaths
 
-FOLDER = "shards"
 ANSWER_WITHIN_S = 5.0
 """A shard that takes longer to answer PING is one that does not answer."""
 
@@ -40,6 +40,8 @@ class JobCluster(JobReplay):
 
     Raises:
         ServerError: a shard does not start, or the folder is that of another number of shards.
+
+    A shard whose snapshot is refused begins empty, and the others with theirs.
     """
 
     def __init__(
@@ -55,37 +57,42 @@ class JobCluster(JobReplay):
     ) -> None:
         super().__init__(say)
         self.snapshot_name = None
-        self._folder = folder / FOLDER
+        self._folder, self._aside = folder / SHARDS, folder / f"refused-{SHARDS}"
         folder.mkdir(parents=True, exist_ok=True)
         if self._folder.exists() and not resumed:
-            self._move_aside()
+            shutil.rmtree(self._aside, ignore_errors=True)
+            self._folder.replace(self._aside)
         if resumed and restore and (folder / SNAPSHOT).exists() and not self._folder.exists():
             say(f"the replay that was saved is of one server, and stays in {folder / SNAPSHOT}: shards begin empty")
         options = {**options, "shards": shards, "port": port, "start_timeout": START_WITHIN_S, "pin": False}
         if options["host"] in ("0.0.0.0", "::"):
             options["announce"] = socket.gethostname()
         if restore:
-            options |= {"directory": self._folder, "config": {"snapshot-keep": 1}}
-        self._cluster = self._start(table, options, resumed and restore and self._folder.exists())
+            options |= {"directory": self._folder, "config": {"snapshot-keep": 1}, "restore": "latest"}
+        self._cluster = self._start(table, options)
         self.url = self.local_url = self._cluster.url
         self._deaths, self._restarts = Deaths(), 0
         self._away_since: float | None = None
 
-    def _start(self, table: rs.Table, options: dict[str, Any], restores: bool) -> rs.Cluster:
-        if restores:
+    def _start(self, table: rs.Table, options: dict[str, Any]) -> rs.Cluster:
+        while True:
             try:
-                return rs.Cluster([table], **options, restore="latest")
-            except rs.ServerError as error:
-                if REFUSED not in str(error):
+                return rs.Cluster([table], **options)
+            except ShardNotStarted as error:
+                if not self._set_aside(error.number, str(error)):
                     raise
-                aside = self._move_aside()
-                self._say(f"the replay that was saved does not come back: {error}; its files are in {aside} now")
-        return rs.Cluster([table], **options)
 
-    def _move_aside(self) -> Path:
-        aside = self._folder.with_name(f"{ASIDE.partition('.')[0]}-{FOLDER}")
-        shutil.rmtree(aside, ignore_errors=True)
-        return self._folder.replace(aside)
+    def _set_aside(self, number: int, why: str) -> bool:
+        """Moves a shard's snapshots aside, if that is why it does not start."""
+        files = list((self._folder / f"shard-{number}").glob("*.snapshot"))
+        if REFUSED not in why or not files:
+            return False
+        aside = self._aside / f"shard-{number}"
+        aside.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            file.replace(aside / file.name)
+        self._say(f"a part of the replay that was saved does not come back: {why}; it is in {aside} now")
+        return True
 
     @property
     def address_elsewhere(self) -> str:
@@ -133,8 +140,10 @@ class JobCluster(JobReplay):
         for number, server in away.items():
             if server.returncode == 0:
                 raise rs.ConnectionLost(f"shard {number} was stopped")
+            why = self._cluster.failing.get(number, "")
+            self._set_aside(number, why)
             if self._away_since is not None and now - self._away_since > START_WITHIN_S:
-                raise rs.ConnectionLost(f"shard {number} does not start again: {server.log().strip()[-200:]}")
+                raise rs.ConnectionLost(f"shard {number} does not start again: {why or 'it is not heard of'}")
 
     def _kill_silent(self) -> None:
         for server in list(self._cluster.servers):

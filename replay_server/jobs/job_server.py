@@ -25,6 +25,8 @@ from replay_server.jobs.supervisor import RESTART_DELAY_S, Deaths
 from replay_server.rl.settings import ApexSettings
 
 SNAPSHOT = "replay.snapshot"
+SHARDS = "shards"
+"""The folder of the shards' snapshots, where the replay is on several servers."""
 ASIDE = "refused.snapshot"
 """Where a snapshot is moved that the server refused: one that is damaged, or of a table with other settings."""
 REFUSED = "(exit status 4)"
@@ -62,10 +64,11 @@ def saves_replay(settings: ApexSettings, table: rs.Table, folder: Path) -> tuple
     """Whether a run saves its replay, and a sentence for people that says why. The folder above `folder` is there."""
     if settings.checkpoint_replay == "off":
         return False, "the replay is not saved (--checkpoint-replay off)"
-    size = snapshot_bytes(table)
-    kept = folder / SNAPSHOT
-    free = shutil.disk_usage(folder.parent).free + (kept.stat().st_size if kept.exists() else 0)
-    words = f"two files of up to {told_bytes(size)}, one being written; {told_bytes(free)} are free"
+    size, shards = snapshot_bytes(table), settings.replay_shards
+    kept = [*folder.glob(SNAPSHOT), *folder.glob(f"{SHARDS}/*/*.snapshot")]
+    free = shutil.disk_usage(folder.parent).free + sum(file.stat().st_size for file in kept)
+    each = "" if shards == 1 else " for each shard"
+    words = f"two files{each} of up to {told_bytes(size / shards)}, one being written; {told_bytes(free)} are free"
     if settings.checkpoint_replay == "auto" and 2 * size > free - DISK_LEFT_BYTES:
         return False, f"the replay is not saved: the disk has no room for {words} (--checkpoint-replay on saves it)"
     return True, f"the replay is saved every {settings.checkpoint_replay_every_s:g} s in {folder} ({words})"
@@ -195,6 +198,8 @@ class JobServer(JobReplay):
         self._options = {**options, "directory": folder, "start_timeout": START_WITHIN_S}
         if self.snapshot.exists() and not resumed:
             self.snapshot.replace(folder / ASIDE)
+        if resumed and restore and (folder / SHARDS).exists() and not self.snapshot.exists():
+            say(f"the replay that was saved is of shards, and stays in {folder / SHARDS}: the server begins empty")
         self._deaths = Deaths()
         self._server = self._start(port)
         self.url, self.local_url = self._server.url, self._server.unix_url or self._server.url

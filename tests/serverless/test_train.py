@@ -81,6 +81,7 @@ def signals():
         (["--price-profile", "free"], "no price profile 'free'"),
         (["--quorum", "1.5"], "--quorum: expected more than 0 and at most 1"),
         (["--job", "a*"], "--job: expected up to 100 letters"),
+        (["--server", "redis+cluster://h:1,h:2"], "--server: expected the URL of one server, got that of shards"),
         (["--env", "Nothing-v0"], "--env Nothing-v0: Environment `Nothing` doesn't exist"),
         (["--env", "nowhere:Nothing-v0"], "is the module's folder in PYTHONPATH?"),
         (["--env", "FrozenLake-v1"], "gymnasium.wrappers.FlattenObservation makes vectors of them"),
