@@ -37,7 +37,7 @@ def make_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="URL",
-        help="a server, redis://host:port or unix:///path; again for more",
+        help="a server, redis://host:port or unix:///path, or a cluster, redis+cluster://host:port; again for more",
     )
     parser.add_argument(
         "--logdir", action="append", default=[], type=Path, metavar="DIR",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from replay_server.connection import Address
+from replay_server.cluster_address import parse_address
 from replay_server.dashboard.json_lines import JsonLines, finite, load_json
 from replay_server.rl.run_directory import MOST_SESSIONS, RunDirectory, process_started
 
@@ -104,7 +104,7 @@ class RunSource:
     def server_name(self) -> str | None:
         """The same as servers are called; None where it is no address."""
         try:
-            return str(Address.parse(self.server)) if self.server is not None else None
+            return str(parse_address(self.server)) if self.server is not None else None
         except ValueError:
             return None
 

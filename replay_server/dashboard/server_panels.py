@@ -7,6 +7,7 @@ from typing import Any
 
 from replay_server.dashboard import charts, words
 from replay_server.dashboard.charts import AMBER, BLUE, TEAL, VIOLET
+from replay_server.dashboard.cluster_source import ClusterSource
 from replay_server.dashboard.run_source import RunSource
 from replay_server.dashboard.server_source import LATENCIES, ServerSource
 from replay_server.dashboard.view import Banner
@@ -129,6 +130,8 @@ def _why_lost(server: ServerSource) -> tuple[str, str]:
     if server.process or not any(each in error for each in ("refused", "No such file")):
         return f"{error}.", ""
     address = server.address
+    if isinstance(server, ClusterSource):
+        return f"{error}.", "replay-server cluster start starts shards; --url gives another address."
     if address.path is not None:
         start = f"replay-server serve --unixsocket {address.path}"
     elif address.is_local:

@@ -126,7 +126,8 @@ class ServerSource:
     def _look(self, now: float) -> Reading:
         connection = self._connected()
         names = list(self.reading.tables)[:MOST_TABLES]
-        places = {name: self._places(name) for name in names}
+        places = {name: self._own(f"{name}:actor:{{}}", self._places(name)) for name in names}
+        learner_of = {name for name in names if self._own(f"{name}:learner", [0])}
         ask = connection.pipeline(transaction=False)
         ask.execute_command("INFO", *SECTIONS)
         ask.execute_command("REPLAY.LIST")
@@ -136,7 +137,8 @@ class ServerSource:
             ask.execute_command("WEIGHTS.INFO", key)
         for name in names:
             ask.execute_command("REPLAY.INFO", name)
-            ask.execute_command("HGETALL", f"{name}:learner")
+            if name in learner_of:
+                ask.execute_command("HGETALL", f"{name}:learner")
             for index in places[name]:
                 ask.execute_command("HMGET", f"{name}:actor:{index}", *ACTOR_FIELDS)
         answers = iter(ask.execute(raise_on_error=False))
@@ -151,7 +153,8 @@ class ServerSource:
         self._weights = [str(key) for key in published] if isinstance(published, list) else []
         tables, learners, actors = {}, {}, {}
         for name in names:
-            about, learner = next(answers), next(answers)
+            about = next(answers)
+            learner = next(answers) if name in learner_of else {}
             reports = {index: next(answers) for index in places[name]}
             if not isinstance(about, Exception):  # It was dropped since.
                 tables[name] = as_map(about)
@@ -172,10 +175,19 @@ class ServerSource:
                     tables[name] = as_map(about)
         return Reading(now, info, tables, learners, actors, weights)
 
+    @property
+    def _known(self) -> Reading:
+        """The reading that says which actors there are."""
+        return self.reading
+
+    def _own(self, key: str, numbers: Iterable[int]) -> list[int]:
+        """Those numbers whose key this server may have; `key` has {} in its place."""
+        return list(numbers)
+
     def _places(self, table: str) -> Iterable[int]:
         """Numbers of actors to ask for: those there are and some more, none where nobody reports."""
-        known = self.reading.actors.get(table, {})
-        if not known and not self.reading.learners.get(table):
+        known = self._known.actors.get(table, {})
+        if not known and not self._known.learners.get(table):
             return range(1)
         return range(min(max(known, default=-1) + 1 + FURTHER_ACTORS, MOST_ACTORS))
 

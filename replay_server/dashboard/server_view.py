@@ -7,6 +7,8 @@ from typing import Any
 
 from replay_server.dashboard import charts, words
 from replay_server.dashboard.charts import AMBER, BLUE, GREY, TEAL, VIOLET
+from replay_server.dashboard.cluster_panels import shard_panel, shard_tiles
+from replay_server.dashboard.cluster_source import ClusterSource
 from replay_server.dashboard.history import History
 from replay_server.dashboard.server_panels import histogram_options, latency_options, limiter_words, server_banner
 from replay_server.dashboard.server_source import ServerSource
@@ -56,6 +58,9 @@ class ServerView:
         ]  # fmt: skip
         for place in range(1, MOST_CHARTED):
             panels += self._panels_of(place)
+        if isinstance(server, ClusterSource):
+            self.tiles = [*shard_tiles(server), *self.tiles]
+            panels.insert(0, shard_panel(server))
         self.panels: Sequence[Panel] = panels
 
     def _charted(self) -> list[str]:

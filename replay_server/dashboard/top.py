@@ -13,6 +13,8 @@ from typing import Any
 from replay_server import terminal
 from replay_server.arguments import Parser
 from replay_server.dashboard import words
+from replay_server.dashboard.cluster_panels import shard_facts, shard_rows
+from replay_server.dashboard.cluster_source import ClusterSource
 from replay_server.dashboard.kinds import job_view
 from replay_server.dashboard.main import DEFAULT_URL
 from replay_server.dashboard.server_panels import limiter_words
@@ -38,7 +40,13 @@ def make_parser() -> argparse.ArgumentParser:
         epilog="A password that is in no URL comes from the variable REPLAY_SERVER_PASSWORD. Exit status: 0 done, "
         "2 usage, 5 with --once: no server answered, 130 interrupted.",
     )
-    parser.add_argument("--url", action="append", default=[], metavar="URL", help="a server; again for more")
+    parser.add_argument(
+        "--url",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="a server, or a cluster (redis+cluster://host:port); again for more",
+    )
     parser.add_argument("--logdir", action="append", default=[], type=Path, metavar="DIR", help="a run directory; again for more")  # fmt: skip  # noqa: E501
     parser.add_argument("--once", action="store_true", help="show it once and end; rates are over the second before")
     parser.add_argument("--json", action="store_true", help="one line of JSON each time, for programs")
@@ -110,6 +118,13 @@ def as_text(watch: Watch) -> str:
                 )
             )
         if isinstance(view, ServerView):
+            if isinstance(view.server, ClusterSource):
+                lines += [
+                    f"  shard {row['name']}: {row['state']}, {row['items']} items ({row['share']}), {row['memory']}, "
+                    f"inserted {row['added']}/s, sampled {row['sampled']}/s, {row['slots']} slots"
+                    + (f", {row['moving']}" if row["moving"] != words.NOTHING else "")
+                    for row in shard_rows(view.server)
+                ]
             lines += [
                 f"  table {row['name']}: {row['size']} of {row['capacity']} items, {row['bytes']}, "
                 f"inserted {row['added']}/s, sampled {row['sampled']}/s, {row['limiter']}"
@@ -190,6 +205,14 @@ def as_json(watch: Watch) -> dict[str, Any]:
 
 def _server(server: ServerSource) -> dict[str, Any]:
     info = server.reading.info
+    shards = {}
+    if isinstance(server, ClusterSource):
+        version = server.topology.version if server.topology else None
+        shards = {
+            "topology_version": version,
+            "moving_slots": server.moving_slots,
+            "shards": shard_facts(server),
+        }
     names = ("used_memory", "connected_clients", "blocked_clients", "uptime_in_seconds", "process_id", "run_id")
     return {
         "url": server.name,
@@ -199,6 +222,7 @@ def _server(server: ServerSource) -> dict[str, Any]:
         "commands_per_s": _newest(server.history.rate("total_commands_processed")),
         "processor": _newest(server.history.rate("cpu_s")),
         "latency_us": server.latency,
+        **shards,
         "tables": {name: _table(server, name, about) for name, about in server.reading.tables.items()},
     }
 

@@ -9,7 +9,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from replay_server.connection import PASSWORD_VARIABLE, Address, url_with_password
+from replay_server.cluster_address import is_cluster_url, parse_address
+from replay_server.connection import PASSWORD_VARIABLE, url_with_password
+from replay_server.dashboard.cluster_source import ClusterSource
 from replay_server.dashboard.run_source import RunSource, runs_below
 from replay_server.dashboard.server_source import ServerSource
 
@@ -50,11 +52,11 @@ class Watch:
     def server(self, url: str) -> ServerSource:
         """The source of a URL, a new one where there is none yet."""
         full = url if "@" in url or self._password is None else url_with_password(url, self._password)
-        name = str(Address.parse(full))
+        name = str(parse_address(full))
         for source in self.servers:
             if source.name == name:
                 return source
-        source = ServerSource(full)
+        source = ClusterSource(full) if is_cluster_url(full) else ServerSource(full)
         source.number = len(self.servers) + len(self._former)
         self.servers.append(source)
         return source
