@@ -49,6 +49,8 @@ MOST_SAMPLED = 1 << 20
 """Items of a sample, as one server has it."""
 AWAY_S = 1.0
 """How long a shard that was left out is not asked again."""
+SLOTS_PAUSE_S = 0.05
+"""The longest pause between two questions to a shard that was not told its slots yet."""
 
 
 class Shard(Operations):
@@ -225,7 +227,7 @@ class ClusterOperations(Operations):
                     ) from error
                 else:
                     yield home._pool.pause, pause
-                    pause = min(2 * pause, _LONGEST_PAUSE_S)
+                    pause = min(2 * pause, SLOTS_PAUSE_S)
 
     def _look_again(self) -> Operation[None]:
         """Looks for the shards anew; those that are where they were keep their connections."""
