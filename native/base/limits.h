@@ -49,7 +49,6 @@
 #define LIMIT_SCRIPTS_EVALUATED 500u /* that EVAL has compiled and SCRIPT LOAD has not; the oldest go */
 #define LIMIT_LIBRARY_LOAD_US 500000u /* the code of a library of functions, when it is loaded */
 #define LIMIT_LIBRARY_RELOAD_US 10000000u /* the same from a file, at the start */
-#define LIMIT_FUNCTION_NAME_BYTES 1024u
 
 /* fairness: what one client may do in one turn of the loop */
 /* (All clients that have many bytes to move share those of one turn, down to a least slice for each.) */

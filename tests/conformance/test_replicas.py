@@ -339,6 +339,16 @@ def test_a_replica_logs_in(primary_name: str, tmp_path: Path) -> None:
         assert eventually(lambda: replica.client.get("k"), "a login") == b"1"
 
 
+@pytest.mark.parametrize("pair", FOLLOWED, ids=ids)
+def test_a_function_may_have_a_name_of_any_length(pair: tuple[str, str], tmp_path: Path) -> None:
+    library, name = "L" * 70_000, "F" * 70_000
+    function = f"{{function_name='{name}', callback=function() return 7 end, flags={{'no-writes'}}}}"
+    code = f"#!lua name={library}\nredis.register_function{function}"
+    with linked(pair, tmp_path, before=lambda client: client.function_load(code)) as (_, replica, _):
+        assert replica.client.fcall(name.lower(), 0) == 7
+        assert library.encode() in replica.client.function_list()[0]
+
+
 CHAINS = [("redis", "ours", "ours"), ("redis", "ours", "redis"), ("ours", "redis", "ours")]
 
 

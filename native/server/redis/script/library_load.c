@@ -28,7 +28,7 @@ struct header {
 static bool is_name(const char *name, size_t length) {
     for (size_t i = 0; i < length; i++)
         if (!isalnum((unsigned char)name[i]) && name[i] != '_') return false;
-    return length > 0 && length <= LIMIT_FUNCTION_NAME_BYTES;
+    return length > 0;
 }
 
 static int shown(size_t length) {

@@ -2,23 +2,29 @@
 #include <ctype.h>
 #include <string.h>
 
-#include "base/limits.h"
 #include "base/list.h"
+#include "base/memory.h"
 #include "server/redis/script/library.h"
 
 struct lower {
-    char text[LIMIT_FUNCTION_NAME_BYTES];
+    char most[256]; /* names that are not longer */
+    char *text;
     size_t length;
     uint32_t hash;
 };
 
-/* False: no function has so long a name. */
+/* For lower_free. False: memory is exhausted. */
 static bool lower_case(struct lower *lower, const void *name, size_t length) {
-    if (length > sizeof lower->text) return false;
+    lower->text = length <= sizeof lower->most ? lower->most : memory_alloc(length);
+    if (!lower->text) return false;
     for (size_t i = 0; i < length; i++) lower->text[i] = (char)tolower(((const uint8_t *)name)[i]);
     lower->length = length;
     lower->hash = dict_hash(lower->text, length);
     return true;
+}
+
+static void lower_free(struct lower *lower) {
+    if (lower->text != lower->most) memory_free(lower->text);
 }
 
 static struct dict_entry *find_library(struct library_set *set, const void *name, size_t length) {
@@ -27,7 +33,10 @@ static struct dict_entry *find_library(struct library_set *set, const void *name
 
 static struct dict_entry *find_function(struct library_set *set, const void *name, size_t length) {
     struct lower lower;
-    return lower_case(&lower, name, length) ? dict_find(&set->functions, lower.hash, lower.text, lower.length) : NULL;
+    if (!lower_case(&lower, name, length)) return NULL;
+    struct dict_entry *entry = dict_find(&set->functions, lower.hash, lower.text, lower.length);
+    lower_free(&lower);
+    return entry;
 }
 
 struct library *library_set_find(struct library_set *set, const void *name, size_t length) {
@@ -65,6 +74,7 @@ static bool add_function(struct library_set *set, struct function *function) {
     struct lower lower;
     if (!lower_case(&lower, function->name, function->name_length)) return false;
     struct dict_entry *entry = dict_add(&set->functions, lower.hash, lower.text, lower.length);
+    lower_free(&lower);
     if (entry) entry->value = function;
     return entry != NULL;
 }
