@@ -292,6 +292,8 @@ class ClusterOperations(Operations):
     def _forget(self, name: str) -> None:
         """Drops what was noted of a table's items, and taken of a queue."""
         self._sums.pop(name, None)
+        for key in [key for key in tuple(self._unused) if key[0] == name]:
+            self._unused.pop(key, None)
         self._held.drop(name)
 
     @_as_on_one

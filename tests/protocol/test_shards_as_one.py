@@ -186,6 +186,18 @@ def test_a_sample_of_nothing_is_refused(cluster, shards, many):
     client.drop_table("t")
 
 
+def test_what_was_left_over_before_a_reset_is_not_given_back_after_it(cluster):
+    cluster.create_table(rs.Table("t", 4000, K, sampler=rs.Uniform(), rate_limiter=ratio(40, 2000)))
+    cluster.add("t", keys(0, 500))
+    for _ in range(4):
+        cluster.sample("t", 64)
+    before = cluster.info("t")["unused"]
+    cluster.reset("t")
+    cluster.add("t", keys(0, 500))
+    cluster.sample("t", 64)
+    assert cluster.info("t")["unused"] == before
+
+
 # ---- arguments -------------------------------------------------------------------------------------------------------
 
 

@@ -221,6 +221,27 @@ def test_a_client_that_begins_while_a_shard_is_stopped_says_why_it_cannot(stoppi
         client.sample("t", 4)
 
 
+def test_a_client_that_begins_while_a_shard_is_stopped_finds_the_others_by_their_topology():
+    table = rs.Table("t", 200, K)
+    with rs.Cluster([table], shards=2) as shards:
+        with rs.Client(shards.url) as client:
+            client.add("t", keys(0, 100))
+        stopped = shards.servers[1].pid
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            with rs.Client(shards.url, missing="leave_out", missing_after=MISSING_AFTER_S) as late:
+                batch = late.sample("t", 8)
+                assert batch.missing == (1,)
+                assert set((batch.ids >> np.uint64(56)).tolist()) == {0}
+            with (
+                rs.Client(shards.url, missing="error", missing_after=MISSING_AFTER_S) as strict,
+                pytest.raises(rs.ConnectionLost),
+            ):
+                strict.sample("t", 8)
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+
+
 def test_awaiting_items_ends_while_a_shard_is_stopped(stopping):
     url, stop = stopping
     with (
