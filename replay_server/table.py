@@ -32,7 +32,7 @@ from .selectors import (
 from .tree import Leaves, leaves_of, mapped, part_of, paths_under, shaped, taken_apart, tree_from, tree_of
 
 COMPRESSIONS = ("none", "lz4", "zstd")
-MAX_COLUMNS = 64
+MAX_COLUMNS = 256
 MAX_DIMENSIONS = 8
 MAX_LENGTH = 1 << 30
 DEFAULT_MAX_LENGTH = 65536
@@ -55,7 +55,7 @@ class Column:
         dtype: bool, int8 to int64, uint8 to uint64, float16 to float64, complex64, complex128, bfloat16, or "S1" to
             "S65535", bytes of a fixed number; by name, or anything that `numpy.dtype` takes. Arrays of bfloat16 have
             the dtype of the package ml_dtypes; where it is not installed they are uint16, the bits.
-        shape: up to 8 dimensions, each at least 1; the first may be None.
+        shape: up to 8 dimensions. One of size 0 makes a column without bytes. The first may be None.
         step_only: True: a value of steps only. Batches show it through windows.
         max_length: of a ragged column: the most rows of an item. None: 65,536.
 
@@ -73,10 +73,11 @@ class Column:
         sizes: tuple[Any, ...] = (shape,) if shape is None or isinstance(shape, int | np.integer) else tuple(shape)
         ragged = len(sizes) > 0 and sizes[0] is None
         fixed = sizes[1:] if ragged else sizes
-        if len(sizes) > MAX_DIMENSIONS or not all(isinstance(size, int | np.integer) and size >= 1 for size in fixed):
+        whole = all(isinstance(size, int | np.integer) and size >= int(ragged) for size in fixed)
+        if len(sizes) > MAX_DIMENSIONS or not whole:
             raise SchemaError(
-                f"a column's shape must be up to {MAX_DIMENSIONS} sizes of at least 1, the first of which may be None, "
-                f"got {shape!r}"
+                f"a column's shape must be up to {MAX_DIMENSIONS} sizes of at least 0, or None and sizes of at "
+                f"least 1, got {shape!r}"
             )
         object.__setattr__(self, "dtype", name)
         object.__setattr__(self, "shape", (*(None,) * ragged, *(int(size) for size in fixed)))

@@ -338,7 +338,8 @@ class VectorWriting(StepWriting):
         now = self._streams
         times, streams = np.nonzero(np.arange((now.steps - self._sent).max())[:, None] < now.steps - self._sent)
         steps = self._sent[streams] + times
-        most = max(1, MAX_STEP_BYTES // sum(column.item_bytes for column in self._table.step_columns.values()))
+        step_bytes = sum(column.item_bytes for column in self._table.step_columns.values())
+        most = max(1, MAX_STEP_BYTES // max(1, step_bytes))
         for first in range(0, len(streams), most):
             part = slice(first, first + most)
             yield from self._send_some_steps(streams[part], steps[part])

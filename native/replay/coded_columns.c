@@ -16,7 +16,7 @@ void coded_columns_init(struct coded_columns *coded, uint32_t columns, const siz
     coded->columns = columns;
     for (uint32_t i = 0; i < columns; i++) {
         if (!value_bytes[i]) continue;
-        coded->bits |= 1ull << i;
+        column_set_add(&coded->set, i);
         coded->value_bytes[i] = value_bytes[i];
         coded->slot_bytes += value_bytes[i];
         coded->largest = value_bytes[i] > coded->largest ? value_bytes[i] : coded->largest;
@@ -24,8 +24,8 @@ void coded_columns_init(struct coded_columns *coded, uint32_t columns, const siz
 }
 
 int coded_columns_map(struct coded_columns *coded, enum step_codec codec, uint64_t slots, uint64_t most_bytes) {
-    if (!coded->bits) return 0;
-    uint64_t slack = (uint64_t)__builtin_popcountll(coded->bits) * sizeof(uint32_t);
+    if (!coded->slot_bytes) return 0;
+    uint64_t slack = column_set_count(&coded->set) * sizeof(uint32_t);
     const struct block_sizes sizes = {LEAST_BLOCK_BYTES, coded->largest + sizeof(uint32_t), CLASSES_IN_DOUBLING,
                                       LEAST_CHUNK_BYTES};
     coded->slots = slots;
@@ -89,17 +89,17 @@ void coded_columns_decode(const struct coded_columns *coded, uint32_t column, ui
 
 uint64_t coded_columns_bytes(const struct coded_columns *coded, uint32_t slot) {
     uint64_t bytes = 0;
-    for (uint64_t left = coded->bits; left; left &= left - 1) {
+    COLUMN_SET_EACH(column, &coded->set) {
         size_t size;
-        coded_columns_block(coded, (uint32_t)__builtin_ctzll(left), slot, &size);
+        coded_columns_block(coded, column, slot, &size);
         bytes += block_pool_size(&coded->pool, size + sizeof(uint32_t));
     }
     return bytes;
 }
 
 void coded_columns_forget(struct coded_columns *coded, uint32_t slot) {
-    for (uint64_t left = coded->bits; left; left &= left - 1) {
-        uint8_t **at = &coded->block[__builtin_ctzll(left)][slot];
+    COLUMN_SET_EACH(column, &coded->set) {
+        uint8_t **at = &coded->block[column][slot];
         if (*at) block_pool_give(&coded->pool, *at);
         *at = NULL;
     }

@@ -11,13 +11,14 @@
 
 #include "replay/block_pool.h"
 #include "replay/codec.h"
+#include "replay/column_set.h"
 #include "replay/table.h"
 
 struct coded_columns {
     struct codec *codec; /* NULL: no column is coded */
     uint32_t columns;
     uint64_t slots;
-    uint64_t bits;                         /* which columns are coded */
+    struct column_set set;                 /* which columns are coded */
     size_t value_bytes[TABLE_MAX_COLUMNS]; /* as they were; 0: the column is not coded */
     size_t slot_bytes;                     /* of all coded columns of one slot, as they were */
     size_t largest;                        /* of value_bytes */
@@ -33,7 +34,7 @@ int coded_columns_map(struct coded_columns *coded, enum step_codec codec, uint64
 void coded_columns_free(struct coded_columns *coded); /* takes zeroed memory as well */
 
 static inline bool coded_columns_has(const struct coded_columns *coded, uint32_t column) {
-    return coded->bits >> column & 1;
+    return column_set_has(&coded->set, column);
 }
 
 /* Keeps a copy of a block, or makes one of a value. -1: the pool is used up. */

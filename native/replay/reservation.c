@@ -53,7 +53,7 @@ static void staging_give(struct reservation *reservation) {
 static uint8_t *staging_column(const struct reservation *reservation, uint32_t column) {
     uint8_t *base = reservation->staging;
     for (uint32_t i = 0; i < column; i++)
-        if (reservation->apart >> i & 1) base += reservation->laid * reservation->store->value_bytes[i];
+        if (column_set_has(&reservation->apart, i)) base += reservation->laid * reservation->store->value_bytes[i];
     return base;
 }
 
@@ -109,7 +109,8 @@ struct reservation *reservation_new(struct table *table, struct slot_store *stor
     size_t bytes = placed ? store->coded.slot_bytes : store->slot_bytes;
     uint32_t room = reservation->room;
     *reservation = (struct reservation){.table = table, .store = store, .n = n, .laid = n, .room = room};
-    reservation->apart = placed ? store->coded.bits : UINT64_MAX;
+    reservation->apart = store->coded.set;
+    if (!placed) memset(&reservation->apart, 0xff, sizeof reservation->apart);
     store->reservations++;
     if (bytes > 0 && staging_take(reservation, n * bytes, error)) {
         reservation_end(reservation);
@@ -129,7 +130,7 @@ void reservation_unresolve(struct reservation *reservation, uint32_t first) {
 /* Where the ragged value of a place is; NULL: none was given. */
 static struct ragged_value *ragged_place(const struct reservation *reservation, uint32_t column, uint32_t index) {
     if (reservation->placed) return slot_ragged(reservation->store, column, reservation->slots[index]);
-    if (!(reservation->staged >> column & 1)) return NULL;
+    if (!column_set_has(&reservation->staged, column)) return NULL;
     return (struct ragged_value *)(void *)(staging_column(reservation, column) + index * sizeof(struct ragged_value));
 }
 
@@ -187,11 +188,11 @@ void reservation_landing(struct reservation *reservation, uint32_t column, uint8
                          const uint32_t **slots) {
     const struct slot_store *store = reservation->store;
     assert(column < store->columns && store->value_bytes[column]);
-    if (reservation->apart >> column & 1) {
+    if (column_set_has(&reservation->apart, column)) {
         *base = staging_column(reservation, column);
         *stride = store->value_bytes[column];
         *slots = NULL;
-        reservation->staged |= 1ull << column;
+        column_set_add(&reservation->staged, column);
     } else {
         *base = store->arrays.base[column];
         *stride = store->arrays.stride[column];
@@ -203,10 +204,11 @@ static void fill_part(struct reservation *reservation, uint32_t column, uint32_t
                       const void *values) {
     const struct slot_store *store = reservation->store;
     size_t bytes = store->value_bytes[column];
-    assert(column < store->columns && bytes);
-    if (reservation->apart >> column & 1) {
+    assert(column < store->columns);
+    if (bytes == 0) return;
+    if (column_set_has(&reservation->apart, column)) {
         memcpy(staging_column(reservation, column) + first * bytes, values, count * bytes);
-        reservation->staged |= 1ull << column;
+        column_set_add(&reservation->staged, column);
     } else {
         column_arrays_scatter(&store->arrays, column, reservation->slots + first, count, values);
     }
@@ -219,8 +221,7 @@ void reservation_fill(struct reservation *reservation, uint32_t column, const vo
 void reservation_place(struct reservation *reservation, uint32_t first, uint32_t count) {
     const struct slot_store *store = reservation->store;
     take_slots(reservation, first, count);
-    for (uint64_t left = reservation->staged; left; left &= left - 1) {
-        uint32_t column = (uint32_t)__builtin_ctzll(left);
+    COLUMN_SET_EACH(column, &reservation->staged) {
         const uint8_t *values = staging_column(reservation, column) + first * store->value_bytes[column];
         column_arrays_scatter(&store->arrays, column, reservation->slots + first, count, values);
     }
@@ -262,7 +263,7 @@ static int begin_ragged(struct reservation *reservation, uint32_t column, const 
     }
     if (reservation->placed) return 0;
     memset(staging_column(reservation, column), 0, n * sizeof(struct ragged_value));
-    reservation->staged |= 1ull << column;
+    column_set_add(&reservation->staged, column);
     return 0;
 }
 
@@ -350,7 +351,6 @@ static int check_sizes(const struct reservation *reservation, uint32_t column, c
 int reservation_fill_coded(struct reservation *reservation, uint32_t column, const void *sizes, const uint8_t *blocks,
                            size_t length, uint64_t deadline_us, struct error *error) {
     struct slot_store *store = reservation->store;
-    uint64_t bit = 1ull << column;
     if (reservation->filled == 0 && check_sizes(reservation, column, sizes, length, error)) return -1;
     while (reservation->filled < reservation->n) {
         uint32_t index = reservation->filled;
@@ -367,8 +367,8 @@ int reservation_fill_coded(struct reservation *reservation, uint32_t column, con
     }
     reservation->filled = 0;
     reservation->filled_bytes = 0;
-    reservation->staged &= ~bit;
-    if (coded_columns_has(&store->coded, column)) reservation->unchecked |= bit;
+    column_set_remove(&reservation->staged, column);
+    if (coded_columns_has(&store->coded, column)) column_set_add(&reservation->unchecked, column);
     return 0;
 }
 
@@ -376,7 +376,7 @@ int reservation_fill_coded(struct reservation *reservation, uint32_t column, con
 static int code_value(struct reservation *reservation, uint32_t column, uint32_t index, struct error *error) {
     struct coded_columns *coded = &reservation->store->coded;
     uint32_t slot = reservation->slots[index];
-    if (reservation->staged >> column & 1) {
+    if (column_set_has(&reservation->staged, column)) {
         const uint8_t *value = staging_column(reservation, column) + index * coded->value_bytes[column];
         return coded_columns_encode(coded, column, slot, value) ? refuse_pool(reservation, error) : 0;
     }
@@ -386,18 +386,23 @@ static int code_value(struct reservation *reservation, uint32_t column, uint32_t
     return is_block ? 0 : refuse_block(reservation, column, index, size, error);
 }
 
+static uint32_t first_uncoded(const struct reservation *reservation) {
+    uint32_t staged = column_set_next(&reservation->staged, 0), unchecked = column_set_next(&reservation->unchecked, 0);
+    return staged < unchecked ? staged : unchecked;
+}
+
 int reservation_code(struct reservation *reservation, uint64_t deadline_us, struct error *error) {
     assert(reservation->placed);
-    while (reservation->staged | reservation->unchecked) {
-        uint32_t column = (uint32_t)__builtin_ctzll(reservation->staged | reservation->unchecked);
+    uint32_t column;
+    while ((column = first_uncoded(reservation)) < TABLE_MAX_COLUMNS) {
         while (reservation->coded < reservation->n) {
             if (code_value(reservation, column, reservation->coded, error)) return -1;
             if (++reservation->coded % VALUES_BETWEEN_LOOKS == 0 && deadline_us != CLOCK_NEVER &&
                 clock_monotonic_us() >= deadline_us)
                 return 1;
         }
-        reservation->staged &= ~(1ull << column);
-        reservation->unchecked &= ~(1ull << column);
+        column_set_remove(&reservation->staged, column);
+        column_set_remove(&reservation->unchecked, column);
         reservation->coded = 0;
     }
     return 0;

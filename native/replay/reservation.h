@@ -13,6 +13,7 @@
 #ifndef REPLAY_REPLAY_RESERVATION_H
 #define REPLAY_REPLAY_RESERVATION_H
 
+#include "replay/column_set.h"
 #include "replay/slot_store.h"
 
 #define RESERVATION_POOLED 64u /* kept for reuse, so that ADD allocates nothing */
@@ -28,9 +29,9 @@ struct reservation {
     bool resolved; /* the items' lists of steps hold references */
     uint8_t *staging; /* NULL: no column lands there */
     size_t staging_bytes;
-    uint64_t apart; /* columns that have a place in staging, as bits */
-    uint64_t staged; /* of those: the ones whose values lie there and are still to be copied or compressed */
-    uint64_t unchecked; /* columns that came as blocks that nobody has looked into */
+    struct column_set apart; /* columns that have a place in staging */
+    struct column_set staged; /* of those: the ones whose values lie there and are still to be copied or compressed */
+    struct column_set unchecked; /* columns that came as blocks that nobody has looked into */
     bool admitted; /* the limiter has counted all n; those that have not entered are among the table's `entering` */
     uint32_t entered; /* items that have: the first ones */
     uint32_t most_in_part; /* of those that were admitted: how many enter at once */

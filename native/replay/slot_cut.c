@@ -56,7 +56,7 @@ bool slot_cut_holds(struct slot_cut *cut, uint32_t slot) {
     }
     *slot_references(cut->store, slot) = 1;
     cut->store->held++;
-    if (cut->store->coded.bits) cut->store->block_bytes -= coded_columns_bytes(&cut->store->coded, slot);
+    if (cut->store->coded.slot_bytes) cut->store->block_bytes -= coded_columns_bytes(&cut->store->coded, slot);
     cut->held[cut->held_count++] = slot;
     return true;
 }
@@ -78,7 +78,7 @@ static void release_held(struct slot_cut *cut, uint32_t slot) {
     struct slot_store *store = cut->store;
     bitmap_set(cut->passed, slot);
     store->held--;
-    if (store->coded.bits)
+    if (store->coded.slot_bytes)
         store->block_bytes += coded_columns_bytes(&store->coded, slot); /* its going takes them off */
     slot_store_drop(store, slot);
 }

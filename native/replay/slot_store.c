@@ -46,10 +46,10 @@ int slot_store_init(struct slot_store *store, const struct table_config *config,
     memset(store, 0, sizeof *store);
     store->kind = kind;
     init_columns(store, config);
-    uint64_t bytes = store->arrays.slot_bytes + store->coded.slot_bytes; /* 0: all that items have are windows */
-    assert(slots > 0 && (kind == SLOT_OF_ITEM || bytes > 0));
+    uint64_t bytes = store->arrays.slot_bytes + store->coded.slot_bytes; /* 0: all that they have is without bytes */
+    assert(slots > 0);
     if (kind == SLOT_OF_STEP) {
-        slots = at_most(at_most(slots, UINT32_MAX - 1), MOST_STEP_BYTES / bytes);
+        slots = at_most(at_most(slots, UINT32_MAX - 1), MOST_STEP_BYTES / (bytes ? bytes : 1));
     } else if (bytes > MOST_ITEM_BYTES / slots) {
         return error_set(error, ERROR_LIMIT,
                          "table '%s' would need more than %llu bytes of address space for its %llu slots; "
@@ -65,7 +65,7 @@ int slot_store_init(struct slot_store *store, const struct table_config *config,
         slot_store_free(store);
         return -1;
     }
-    store->keeps_apart = ragged || store->coded.bits;
+    store->keeps_apart = ragged || store->coded.slot_bytes > 0;
     bool failed = !store->entries || !store->returned || column_arrays_map(&store->arrays, slots) ||
                   coded_columns_map(&store->coded, config->codec, slots, MOST_STEP_BYTES);
     if (kind == SLOT_OF_ITEM && !failed) {
@@ -104,7 +104,7 @@ void slot_store_free(struct slot_store *store) {
 /* Not inlined, as few slots have any. */
 static __attribute__((noinline)) void forget_apart(struct slot_store *store, uint32_t slot) {
     struct ragged_store *ragged = store->ragged;
-    if (store->coded.bits) coded_columns_forget(&store->coded, slot);
+    if (store->coded.slot_bytes) coded_columns_forget(&store->coded, slot);
     for (uint32_t i = 0; ragged && i < ragged->columns; i++)
         ragged_store_drop(ragged, ragged->column[i], slot_ragged(store, ragged->column[i], slot));
 }
@@ -147,19 +147,19 @@ static void enter(struct slot_store *store, uint32_t slot, uint32_t *references)
 
 void slot_store_enter(struct slot_store *store, uint32_t slot) {
     enter(store, slot, slot_references(store, slot));
-    if (store->coded.bits) store->block_bytes += coded_columns_bytes(&store->coded, slot);
+    if (store->coded.slot_bytes) store->block_bytes += coded_columns_bytes(&store->coded, slot);
 }
 
 /* Not inlined: items without windows have neither blocks nor lists, and should not save registers for them. */
 static __attribute__((noinline)) void let_go(struct slot_store *store, uint32_t slot) {
-    if (store->coded.bits) store->block_bytes -= coded_columns_bytes(&store->coded, slot);
+    if (store->coded.slot_bytes) store->block_bytes -= coded_columns_bytes(&store->coded, slot);
     if (store->list) slot_store_drop_list(store, slot_list(store, slot));
 }
 
 void slot_store_release(struct slot_store *store, uint32_t slot) {
     if (store->cut && slot_cut_holds(store->cut, slot)) return;
     store->occupied--;
-    if (store->coded.bits || store->list) let_go(store, slot);
+    if (store->coded.slot_bytes || store->list) let_go(store, slot);
     give_back(store, slot);
 }
 

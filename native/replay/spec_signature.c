@@ -86,7 +86,7 @@ static int take_shape(struct spec_reader *spec, const char *what, const struct m
     else
         spec->bytes = before;
     for (uint32_t i = ragged; i < column->dimensions; i++)
-        if (spec_read_unsigned(spec, what, 1, TABLE_MAX_ITEM_BYTES, &column->shape[i])) return -1;
+        if (spec_read_unsigned(spec, what, ragged, TABLE_MAX_ITEM_BYTES, &column->shape[i])) return -1;
     return 0;
 }
 
@@ -190,7 +190,8 @@ static int count_bytes(struct spec_reader *spec, const char *what, struct column
     bool ragged = column_is_ragged(column);
     column->item_bytes = column->type == COLUMN_BYTES ? column->width : column_types[column->type].bytes;
     for (uint32_t i = ragged; i < column->dimensions; i++) {
-        if (column->shape[i] > TABLE_MAX_ITEM_BYTES / column->item_bytes) return refuse_size(spec, what, column);
+        if (column->item_bytes && column->shape[i] > TABLE_MAX_ITEM_BYTES / column->item_bytes)
+            return refuse_size(spec, what, column);
         column->item_bytes *= column->shape[i];
     }
     if (!ragged) return 0;

@@ -17,7 +17,7 @@
 
 #include "base/error.h"
 
-#define TABLE_MAX_COLUMNS 64
+#define TABLE_MAX_COLUMNS 256
 #define TABLE_MAX_NAME 255
 #define TABLE_MAX_REASON 127 /* bytes that say why a table is closed */
 #define TABLE_MAX_DIMENSIONS 8

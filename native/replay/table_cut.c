@@ -70,7 +70,7 @@ static int begin(struct table_cut *cut, struct table *table, struct table_cut_si
     uint32_t oldest = table->order.oldest;
     cut->items.first = oldest == SLOT_NONE ? 0 : oldest;
     if (!windows) return 0;
-    held = at_most(held_bytes / steps->slot_bytes, TABLE_HELD_SLOTS);
+    held = at_most(held_bytes / (steps->slot_bytes ? steps->slot_bytes : 1), TABLE_HELD_SLOTS);
     return slot_cut_begin(&cut->steps, steps, sink, TABLE_RECORD_STEPS, (uint32_t)held);
 }
 

@@ -269,6 +269,7 @@ void table_gather_part(const struct table *table, uint32_t column, const uint32_
                        size_t result_bytes) {
     assert(column < table->items.arrays.columns && table->config.column[column].kind != COLUMN_STEP);
     assert(!column_is_ragged(&table->config.column[column]));
+    if (table->config.column[column].item_bytes == 0) return;
     if (table->config.column[column].kind == COLUMN_WINDOW) {
         window_map_gather(&table->windows, &table->items, &table->config.column[column], column, slots, n, out,
                           result_bytes);

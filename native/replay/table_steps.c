@@ -182,6 +182,7 @@ const uint8_t *table_window_step(const struct table *table, uint32_t column, uin
     if (coded_columns_has(&table->steps.coded, source))
         return coded_columns_block(&table->steps.coded, source, step, size_bytes);
     *size_bytes = table->steps.value_bytes[source];
+    if (*size_bytes == 0) return (const uint8_t *)"";
     return column_arrays_value(&table->steps.arrays, source, step);
 }
 

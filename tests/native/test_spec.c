@@ -183,7 +183,7 @@ static void what_is_wrong_is_named(void) {
     refused("{'capacity': 1.5}", "capacity: expected an integer");
     refused("{'capacity': nil}", "capacity: expected an integer");
     refused("{'capacity': '10'}", "capacity: expected an integer");
-    refused("{'signature': {}}", "1 to 64 columns");
+    refused("{'signature': {}}", "1 to 256 columns");
     refused("{'signature': ['x']}", "signature: expected a map");
     refused("{'signature': {'x': ['int8', []], 'x': ['int8', []]}}", "column 'x' is given twice");
     refused("{'signature': {'': ['int8', []]}}", "a name of 1 to 255 bytes");
@@ -197,7 +197,8 @@ static void what_is_wrong_is_named(void) {
     refused("{'signature': {'x': {'shape': []}}}", "column 'x': expected a dtype");
     refused("{'signature': {'x': {'dtype': 'int8', 'units': 'm'}}}", "unknown key 'units'");
     refused("{'signature': {'x': {'dtype': 'int8', 'step_only': true}}}", "no window looks at it");
-    refused("{'signature': {'x': ['int8', [0]]}}", "column 'x': expected an integer from 1");
+    refused("{'signature': {'x': ['int8', [-1]]}}", "column 'x': expected an integer from 0");
+    refused("{'signature': {'x': ['int8', [nil, 0]]}}", "column 'x': expected an integer from 1");
     refused("{'signature': {'x': ['int8', [1,1,1,1,1,1,1,1,1]]}}", "at most 8 dimensions");
     refused("{'signature': {'x': ['float64', [100000, 100000]]}}", "bytes an item");
     refused("{'capacity': 1, 'signature': {'x': ['int8', [500000000]], 'y': ['int8', [500000000]]}}", "bytes an item");
@@ -242,13 +243,13 @@ static void a_refusal_says_what_came(void) {
     refused("{'capacity': true}", "got true");
     refused("{'capacity': '10'}", "got '10'");
     refused("{'name': 'a\tb'}", "got 'a?b'");
-    refused("{'signature': {}}", "expected 1 to 64 columns, got 0");
+    refused("{'signature': {}}", "expected 1 to 256 columns, got 0");
     refused("{'signature': {'x': ['int7', []]}}", "(bytes), got 'int7'");
     refused("{'signature': {'x': 'int8'}}", "[dtype, shape], got 'int8'");
     refused("{'signature': {'x': {'shape': []}}}", "expected a dtype, got none");
     refused("{'signature': {'x': ['int8', 4]}}", "got 4");
     refused("{'signature': {'x': ['int8', [1,1,1,1,1,1,1,1,1]]}}", "got an array of 9");
-    refused("{'signature': {'x': ['int8', [0]]}}", "got 0");
+    refused("{'signature': {'x': ['int8', [-1]]}}", "got -1");
     refused("{'signature': {'x': ['float64', [100000, 100000]]}}", "got float64 [100000,100000]");
     refused("{" X ", 'sampler': 'heap'}", "lifo, max_heap, min_heap, got 'heap'");
     refused("{" X ", 'sampler': {'kind': 'heap'}}", "got 'heap'");

@@ -24,7 +24,7 @@ static int check(struct replay_request *request, const struct resp_argument *arg
                          "REPLAY.ITEM",
                          config->name);
     }
-    request->expected = UINT64_MAX >> (64 - config->columns);
+    for (uint32_t i = 0; i < config->columns; i++) column_set_add(&request->expected, i);
     return replay_check_first_priorities(request, &arguments[ADD_PRIORITIES], error);
 }
 

@@ -49,7 +49,7 @@ static int append_check(struct replay_request *request, const struct resp_argume
         return -1;
     }
     for (uint32_t i = 0; i < config->columns; i++)
-        if (config->column[i].in_steps) request->expected |= 1ull << i;
+        if (config->column[i].in_steps) column_set_add(&request->expected, i);
     request->history = REPLAY_DEFAULT_HISTORY;
     return 0;
 }
@@ -142,7 +142,7 @@ static int item_check(struct replay_request *request, const struct resp_argument
                          request->n * sizeof(uint64_t), steps->length);
     }
     for (uint32_t i = 0; i < config->columns; i++)
-        if (config->column[i].kind == COLUMN_ITEM) request->expected |= 1ull << i;
+        if (config->column[i].kind == COLUMN_ITEM) column_set_add(&request->expected, i);
     return replay_check_first_priorities(request, &arguments[ITEM_PRIORITIES], error);
 }
 

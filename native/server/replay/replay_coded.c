@@ -26,11 +26,11 @@ struct coded_plan {
 static uint32_t sources_of(const struct table_config *config, const uint8_t *columns, uint32_t column_count,
                            uint8_t *sources) {
     uint32_t count = 0;
-    uint64_t seen = 0;
+    struct column_set seen = {{0}};
     for (uint32_t i = 0; i < column_count; i++) {
         const struct column *column = &config->column[columns[i]];
-        if (column->kind == COLUMN_WINDOW && !(seen & 1ull << column->source)) {
-            seen |= 1ull << column->source;
+        if (column->kind == COLUMN_WINDOW && !column_set_has(&seen, column->source)) {
+            column_set_add(&seen, column->source);
             sources[count++] = (uint8_t)column->source;
         }
     }

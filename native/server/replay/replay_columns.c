@@ -86,12 +86,13 @@ static int wrong_columns(const struct replay_form *form, const struct replay_req
     const struct table_config *config = table_config(request->entry->table);
     struct text names = {0};
     for (uint32_t i = 0; i < config->columns && names.length < 200; i++)
-        if (request->expected & 1ull << i)
+        if (column_set_has(&request->expected, i))
             text_append(&names, "%s%s", names.length ? ", " : "", config->column[i].name);
     static const char *const commands[] = {
         [REPLAY_REQUEST_ADD] = "an ADD", [REPLAY_REQUEST_APPEND] = "an APPEND", [REPLAY_REQUEST_ITEM] = "an ITEM"};
-    error_set(error, ERROR_BADSCHEMA, "%s to table '%s' must give %d columns (%s), got %" PRId64, commands[form->kind],
-              config->name, __builtin_popcountll(request->expected), names.data ? names.data : "none", columns);
+    error_set(error, ERROR_BADSCHEMA, "%s to table '%s' must give %" PRIu32 " columns (%s), got %" PRId64,
+              commands[form->kind], config->name, column_set_count(&request->expected),
+              names.data ? names.data : "none", columns);
     text_free(&names);
     return -1;
 }
@@ -109,7 +110,7 @@ static int take_header(struct client *client, const struct replay_form *form, st
         if (take_option(form, request, &arguments[at], available - at, &taken, error)) return -1;
     int64_t columns;
     if (available < at + 2 || !argument_int64(&arguments[at + 1], &columns)) return usage_error(form, error);
-    uint32_t expected = (uint32_t)__builtin_popcountll(request->expected);
+    uint32_t expected = column_set_count(&request->expected);
     if (columns != expected) return wrong_columns(form, request, columns, error);
     request->first_column = at + 2;
     if (count != request->first_column + 2 * expected) {
@@ -165,8 +166,8 @@ static int take_column(const struct replay_request *request, const struct resp_a
     const struct table *table = request->entry->table;
     if (replay_find_column(table, &arguments[index - 1], column, error)) return -1;
     const struct column *given = &table_config(table)->column[*column];
-    if (!(request->expected & 1ull << *column)) return misplaced(request, given, error);
-    if (request->landed & 1ull << *column)
+    if (!column_set_has(&request->expected, *column)) return misplaced(request, given, error);
+    if (column_set_has(&request->landed, *column))
         return error_set(error, ERROR_BADSCHEMA, "column '%s' is given twice", given->name);
     if (request->coded) return 0;
     if (column_is_ragged(given)) return check_ragged(request, given, length, error);
@@ -235,9 +236,9 @@ static int fill(struct client *client, struct replay_request *request, struct er
         bool ragged = column_is_ragged(&table_config(request->entry->table)->column[column]);
         request->ragged |= ragged;
         if (!request->coded && !ragged) reservation_fill(request->reservation, column, argument->data);
-        request->landed |= 1ull << column;
+        column_set_add(&request->landed, column);
     }
-    return request->landed == request->expected
+    return column_set_equals(&request->landed, &request->expected)
                ? 0
                : error_set(error, ERROR_GENERIC,
                            "out of memory while a column's bytes came; nothing was stored, send the %s again",
@@ -264,7 +265,7 @@ static int land(struct replay_request *request, const struct resp_argument *argu
         landing->slots = one_piece;
         landing->item_bytes = landing->stride = length;
     }
-    request->landed |= 1ull << column;
+    column_set_add(&request->landed, column);
     return 0;
 }
 

@@ -229,7 +229,7 @@ void replay_entry_release(struct replay_entry *entry) {
 }
 
 void *replay_registry_scratch(struct replay_registry *registry, size_t bytes) {
-    if (bytes > registry->scratch_bytes) {
+    if (bytes > registry->scratch_bytes || !registry->scratch) {
         memory_free(registry->scratch);
         registry->scratch_bytes = bytes < 65536 ? 65536 : bytes;
         registry->scratch = memory_alloc(registry->scratch_bytes);

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/text.h"
+#include "replay/column_set.h"
 #include "replay/table.h"
 #include "replay/table_journal.h"
 #include "server/core/command.h"
@@ -100,8 +101,8 @@ struct replay_request {
     uint64_t applied, stale;
     struct replay_parts *parts;  /* SAMPLE, GET: a batch that is drawn or copied in parts */
     uint32_t first_column;       /* argument index of the first column's name */
-    uint64_t expected;           /* bit i set: column i must be given */
-    uint64_t landed;             /* and: it is in place */
+    struct column_set expected;  /* columns that must be given */
+    struct column_set landed;    /* those that are in place */
     uint32_t history;            /* APPEND: of streams that it opens */
     bool ragged;                 /* ADD, ITEM: ragged columns came that are not all in place */
     uint32_t to_fill;            /* argument index of the first coded or ragged column that is not in place */
@@ -211,7 +212,7 @@ struct replay_batch {
     struct table_arrivals arrivals; /* timed */
     uint8_t *memory;
     size_t memory_bytes;
-    struct replay_column_source *sources; /* one for each column of a table, in `memory` */
+    struct replay_column_source *sources; /* one for each column asked for, in `memory` */
     uint8_t *extra; /* bounce buffers of its sources */
     size_t extra_bytes;
 };

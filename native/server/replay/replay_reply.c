@@ -14,10 +14,14 @@
 
 /* ---- batches ------------------------------------------------------------------------------------------------------- */
 
-static size_t batch_bytes(uint32_t n, bool detailed) {
-    size_t bytes = TABLE_MAX_COLUMNS * sizeof(struct replay_column_source);
+static size_t sources_bytes(const struct replay_request *request) {
+    return request->column_count * sizeof(struct replay_column_source);
+}
+
+static size_t batch_bytes(const struct replay_request *request) {
     size_t item_bytes = sizeof(uint64_t) + 2 * sizeof(double) + sizeof(float) + sizeof(uint32_t);
-    return bytes + n * (item_bytes + (detailed ? sizeof(struct table_detail) : 0));
+    size_t n = request->n < 512 ? 512 : request->n;
+    return sources_bytes(request) + n * (item_bytes + (request->detailed ? sizeof(struct table_detail) : 0));
 }
 
 static void batch_free(struct replay_batch *batch) {
@@ -26,7 +30,7 @@ static void batch_free(struct replay_batch *batch) {
     memory_free(batch);
 }
 
-static struct replay_batch *batch_take(struct replay_registry *registry, uint32_t n, bool detailed) {
+static struct replay_batch *batch_take(struct replay_registry *registry, size_t bytes) {
     struct replay_batch *batch = registry->batches;
     if (batch) {
         registry->batches = batch->next;
@@ -35,9 +39,9 @@ static struct replay_batch *batch_take(struct replay_registry *registry, uint32_
     } else if (!(batch = memory_calloc(1, sizeof *batch))) {
         return NULL;
     }
-    if (batch->memory_bytes < batch_bytes(n, detailed)) {
+    if (batch->memory_bytes < bytes) {
         memory_free(batch->memory);
-        batch->memory_bytes = batch_bytes(n < 512 ? 512 : n, detailed);
+        batch->memory_bytes = bytes;
         batch->memory = memory_alloc(batch->memory_bytes);
         if (!batch->memory) {
             batch_free(batch);
@@ -72,7 +76,7 @@ bool replay_batch_reserve(struct replay_batch *batch, size_t bytes) {
 struct replay_batch *replay_batch_new(const struct replay_request *request, struct client *client) {
     struct replay_entry *entry = request->entry;
     uint32_t n = request->n;
-    struct replay_batch *batch = batch_take(entry->registry, n, request->detailed);
+    struct replay_batch *batch = batch_take(entry->registry, batch_bytes(request));
     if (!batch) return NULL;
     batch->registry = entry->registry;
     batch->entry = entry;
@@ -83,7 +87,7 @@ struct replay_batch *replay_batch_new(const struct replay_request *request, stru
     batch->references = 1;
     uint8_t *at = batch->memory;
     batch->sources = (struct replay_column_source *)(void *)at;
-    at += TABLE_MAX_COLUMNS * sizeof(struct replay_column_source);
+    at += sources_bytes(request);
     batch->ids = (uint64_t *)(void *)at;
     at += n * sizeof(uint64_t);
     batch->probabilities = (double *)(void *)at;
