@@ -48,6 +48,13 @@ def test_cartpole_is_learned_by_seed_1(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.learning
+@pytest.mark.timeout(3600)
+def test_cartpole_is_learned_from_two_shards_as_from_one_server(tmp_path):
+    check_learned(run_cartpole(tmp_path, 1, *ON_ANY_MACHINE, "--replay-shards", "2"))
+
+
+@pytest.mark.slow
+@pytest.mark.learning
 @pytest.mark.parametrize("seed", [2, 3, 4, 5])
 def test_cartpole_is_learned_by_other_seeds(tmp_path, seed):
     check_learned(run_cartpole(tmp_path, seed, *IN_TIME))
