@@ -340,6 +340,26 @@ def test_a_replica_logs_in(primary_name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pair", FOLLOWED, ids=ids)
+def test_clients_of_replication_are_told_from_others_and_can_be_closed(pair: tuple[str, str], tmp_path: Path) -> None:
+    def described(member: Member, kind: str) -> list[tuple[str, str]]:
+        return [(each["flags"], each["user"]) for each in member.client.client_list(_type=kind)]
+
+    with linked(pair, tmp_path) as (primary, replica, _):
+        settled(primary, replica)
+        assert described(primary, "replica") == [("S", "default")]
+        assert described(replica, "master") == [("M", "(superuser)")]
+        assert described(primary, "master") == described(replica, "replica") == []
+        for member in (primary, replica):
+            assert described(member, "normal") == [("N", "default")]
+            assert member.client.execute_command("CLIENT", "KILL", "TYPE", "normal") == 0  # as Sentinel does
+        for member, kind in ((primary, "replica"), (primary, "slave"), (replica, "master")):
+            before = primary.client.info("stats")["sync_partial_ok"]
+            assert member.client.execute_command("CLIENT", "KILL", "TYPE", kind) == 1
+            eventually(lambda: primary.client.info("stats")["sync_partial_ok"] > before, "the link again")  # noqa: B023
+            settled(primary, replica)
+
+
+@pytest.mark.parametrize("pair", FOLLOWED, ids=ids)
 def test_a_function_may_have_a_name_of_any_length(pair: tuple[str, str], tmp_path: Path) -> None:
     library, name = "L" * 70_000, "F" * 70_000
     function = f"{{function_name='{name}', callback=function() return 7 end, flags={{'no-writes'}}}}"

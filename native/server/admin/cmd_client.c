@@ -18,12 +18,23 @@
 #include "server/redis/redis_part.h"
 #include "server/redis/tracking/tracking.h"
 #include "server/redis/transaction/transaction.h"
+#include "server/replication/replicas.h"
 
 /* ---- one line for each client ------------------------------------------------------------------------ */
+
+enum client_type { TYPE_ANY, TYPE_NORMAL, TYPE_PUBSUB, TYPE_REPLICA, TYPE_PRIMARY };
+
+static enum client_type type_of(const struct client *client) {
+    if (client->is_primary) return TYPE_PRIMARY;
+    if (replica_is_attached(client)) return TYPE_REPLICA;
+    return pubsub_is_subscriber(client) ? TYPE_PUBSUB : TYPE_NORMAL;
+}
 
 static void flag_letters(const struct client *client, char letters[16]) {
     char *next = letters;
     if (client->is_monitor) *next++ = 'O';
+    if (replica_is_attached(client)) *next++ = 'S';
+    if (client->is_primary) *next++ = 'M';
     if (pubsub_is_subscriber(client)) *next++ = 'P';
     if (client->transaction) *next++ = 'x';
     if (client->tracker) *next++ = 't';
@@ -68,22 +79,23 @@ void client_describe(struct text *out, const struct client *client) {
     buffers_describe(out, client);
     text_append(out, " events=%s%s cmd=%s user=%s redir=%" PRId64 " resp=%d lib-name=%s lib-ver=%s\n",
                 client->reading ? "r" : "", client->writing ? "w" : "",
-                client->command ? client->command->name : "NULL", client->user ? client->user->name : "default",
+                client->command ? client->command->name : "NULL",
+                client->user         ? client->user->name
+                : client->is_primary ? "(superuser)"
+                                     : "default",
                 client->tracker ? (int64_t)client->tracker->redirect : -1, client->resp, client->library_name,
                 client->library_version);
 }
 
 /* ---- which clients ----------------------------------------------------------------------------------- */
 
-enum client_type { TYPE_ANY, TYPE_NORMAL, TYPE_PUBSUB, TYPE_REPLICATION };
-
-/* False: the error is replied. There are no clients of replication, but one may ask for them. */
+/* False: the error is replied. */
 static bool parse_type(struct client *client, const struct resp_argument *word, enum client_type *type) {
-    *type = argument_is(word, "normal")   ? TYPE_NORMAL
-            : argument_is(word, "pubsub") ? TYPE_PUBSUB
-            : argument_is(word, "master") || argument_is(word, "replica") || argument_is(word, "slave")
-                ? TYPE_REPLICATION
-                : TYPE_ANY;
+    *type = argument_is(word, "normal")                                  ? TYPE_NORMAL
+            : argument_is(word, "pubsub")                                ? TYPE_PUBSUB
+            : argument_is(word, "master")                                ? TYPE_PRIMARY
+            : argument_is(word, "replica") || argument_is(word, "slave") ? TYPE_REPLICA
+                                                                         : TYPE_ANY;
     if (*type == TYPE_ANY)
         reply_error(client, "ERR Unknown client type '%.*s'", word->length < 128 ? (int)word->length : 128,
                     (const char *)word->data);
@@ -91,8 +103,7 @@ static bool parse_type(struct client *client, const struct resp_argument *word, 
 }
 
 static bool is_of_type(const struct client *client, enum client_type type) {
-    if (type == TYPE_ANY) return true;
-    return type == (pubsub_is_subscriber(client) ? TYPE_PUBSUB : TYPE_NORMAL);
+    return type == TYPE_ANY || type == type_of(client);
 }
 
 static void append_named(struct client *client, struct text *text) {

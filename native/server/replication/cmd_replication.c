@@ -30,7 +30,7 @@ static bool fails_over(struct client *client) {
 /* A replica that came before psync is sent a file at once, and answers nothing. */
 static void sync_command(struct client *client) {
     struct replica *replica = replica_of(client);
-    if (replica && replica->state != REPLICA_TALKS) return;
+    if (replica_is_attached(client)) return;
     if (!replica || !replication_keep(client->server)) {
         reply_error(client, "ERR out of memory");
         return;
@@ -79,7 +79,7 @@ static bool takes_over(struct client *client) {
 static void psync_command(struct client *client) {
     int64_t offset;
     struct replica *replica = replica_of(client);
-    if (replica && replica->state != REPLICA_TALKS) return;
+    if (replica_is_attached(client)) return;
     if (client->argc > 3 && argument_is(&client->argv[3], "failover") && !takes_over(client)) return;
     if (fails_over(client) || !integer_argument(client, 2, &offset)) return;
     if (!replica || !replication_keep(client->server)) {
@@ -244,7 +244,7 @@ static void replicaof_command(struct client *client) {
         reply_status(client, "OK");
         return;
     }
-    if (client->replica && client->replica->state != REPLICA_TALKS) {
+    if (replica_is_attached(client)) {
         reply_error(client, "ERR Command is not valid when client is a replica.");
         return;
     }

@@ -33,6 +33,10 @@ struct replica {
 
 /* What the client is as a replica, made where there is nothing yet. NULL: memory is exhausted. */
 struct replica *replica_of(struct client *client);
+/* Whether the client is sent keys and changes, or waits for them. */
+static inline bool replica_is_attached(const struct client *client) {
+    return client->replica && client->replica->state != REPLICA_TALKS;
+}
 /* It is sent all keys and then the changes. */
 void replica_synchronise(struct replica *replica);
 /* It is sent changes from this offset on. False: they are no longer there. */
