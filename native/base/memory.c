@@ -121,6 +121,13 @@ void *memory_realloc(void *pointer, size_t size_bytes) {
     return moved;
 }
 
+void *memory_double(void *items, uint32_t *capacity, uint32_t first, size_t item_bytes) {
+    uint32_t larger = *capacity ? 2 * *capacity : first;
+    void *grown = memory_realloc(items, larger * item_bytes);
+    if (grown) *capacity = larger;
+    return grown;
+}
+
 void memory_free(void *pointer) {
     if (!pointer) return;
     size_t size_bytes = malloc_usable_size(pointer);

@@ -5,10 +5,18 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 void *memory_alloc(size_t size_bytes);
 void *memory_calloc(size_t count, size_t size_bytes);
 void *memory_realloc(void *pointer, size_t size_bytes);
+/* An array of *capacity items becomes one of twice as many, `first` at first. NULL: memory is exhausted, and the array is
+ * as it was. */
+void *memory_double(void *items, uint32_t *capacity, uint32_t first, size_t item_bytes);
+/* The same where it has no room for more than its `count` items. */
+static inline void *memory_grow(void *items, size_t count, uint32_t *capacity, uint32_t first, size_t item_bytes) {
+    return count < *capacity ? items : memory_double(items, capacity, first, item_bytes);
+}
 void memory_free(void *pointer);
 size_t memory_used_bytes(void); /* heap bytes now held, as the allocator rounds them */
 size_t memory_live_bytes(void); /* those but what the reclaimer (see below) is about to give back */

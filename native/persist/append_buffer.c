@@ -16,13 +16,9 @@ static bool add_piece(struct append_buffer *buffer, const uint8_t *data, size_t 
         last->length += length;
         return true;
     }
-    if (buffer->count == buffer->capacity) {
-        uint32_t capacity = buffer->capacity ? 2 * buffer->capacity : 16;
-        struct append_piece *pieces = memory_realloc(buffer->pieces, capacity * sizeof *pieces);
-        if (!pieces) return false;
-        buffer->pieces = pieces;
-        buffer->capacity = capacity;
-    }
+    struct append_piece *pieces = memory_grow(buffer->pieces, buffer->count, &buffer->capacity, 16, sizeof *pieces);
+    if (!pieces) return false;
+    buffer->pieces = pieces;
     buffer->pieces[buffer->count++] = (struct append_piece){data, length, blob};
     return true;
 }

@@ -79,13 +79,10 @@ static enum scanned scan_command(struct append_reader *reader, struct scan *scan
     if (scanned != SCANNED) return scanned;
     if (count == 0) return SCANNED_WRONG;
     for (*argc = 0; *argc < count; (*argc)++) {
-        if (*argc == reader->argument_capacity) {
-            uint32_t capacity = reader->argument_capacity ? 2 * reader->argument_capacity : 64;
-            struct append_argument *grown = memory_realloc(reader->arguments, capacity * sizeof *grown);
-            if (!grown) return SCANNED_NO_MEMORY;
-            reader->arguments = grown;
-            reader->argument_capacity = capacity;
-        }
+        struct append_argument *words =
+            memory_grow(reader->arguments, *argc, &reader->argument_capacity, 64, sizeof *words);
+        if (!words) return SCANNED_NO_MEMORY;
+        reader->arguments = words;
         scanned = scan_word(scan, &reader->arguments[*argc]);
         if (scanned != SCANNED) return scanned;
     }

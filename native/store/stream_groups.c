@@ -37,13 +37,9 @@ static struct xstream_name *names_find(const struct xstream_names *names, const 
 
 /* Makes a struct of `size` bytes that begins with its name, and puts it in the list. */
 static struct xstream_name *names_add(struct xstream_names *names, size_t size, const uint8_t *bytes, size_t length) {
-    if (names->count == names->capacity) {
-        uint32_t capacity = names->capacity ? 2 * names->capacity : 1;
-        struct xstream_name **grown = memory_realloc(names->items, capacity * sizeof *grown);
-        if (!grown) return NULL;
-        names->items = grown;
-        names->capacity = capacity;
-    }
+    struct xstream_name **items = memory_grow(names->items, names->count, &names->capacity, 1, sizeof *items);
+    if (!items) return NULL;
+    names->items = items;
     struct xstream_name *name = memory_calloc(1, size + length);
     if (!name) return NULL;
     uint8_t *copied = (uint8_t *)name + size;

@@ -80,16 +80,12 @@ static void monitor_command(struct client *client) {
         return;
     }
     if (client->is_monitor) return; /* nothing is said the second time, as in Redis */
-    if (monitors->count == monitors->capacity) {
-        uint32_t capacity = monitors->capacity ? 2 * monitors->capacity : 4;
-        struct client **clients = memory_realloc(monitors->clients, capacity * sizeof *clients);
-        if (!clients) {
-            reply_out_of_memory(client);
-            return;
-        }
-        monitors->clients = clients;
-        monitors->capacity = capacity;
+    struct client **clients = memory_grow(monitors->clients, monitors->count, &monitors->capacity, 4, sizeof *clients);
+    if (!clients) {
+        reply_out_of_memory(client);
+        return;
     }
+    monitors->clients = clients;
     monitors->clients[monitors->count++] = client;
     client->is_monitor = true;
     reply_status(client, "OK");

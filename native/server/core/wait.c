@@ -29,13 +29,10 @@ static void settle(struct server *server, uint32_t at, struct client *client) {
 }
 
 static bool deadline_add(struct server *server, struct client *client) {
-    if (server->deadlines.count == server->deadlines.capacity) {
-        uint32_t capacity = server->deadlines.capacity ? 2 * server->deadlines.capacity : 64;
-        struct client **deadlines = memory_realloc(server->deadlines.heap, capacity * sizeof *deadlines);
-        if (!deadlines) return false;
-        server->deadlines.heap = deadlines;
-        server->deadlines.capacity = capacity;
-    }
+    struct client **heap =
+        memory_grow(server->deadlines.heap, server->deadlines.count, &server->deadlines.capacity, 64, sizeof *heap);
+    if (!heap) return false;
+    server->deadlines.heap = heap;
     server->deadlines.count++;
     settle(server, server->deadlines.count - 1, client);
     return true;

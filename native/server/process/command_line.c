@@ -48,9 +48,18 @@ static int tell(int what, const struct data_transport *data) {
     return fflush(stdout) == 0 ? EXIT_CLEAN : EXIT_FAILED;
 }
 
+/* --host, or a setting of the same name. */
+static bool take_setting(struct options *options, const char *name, const char *value, const char *program) {
+    struct error error;
+    if (config_assign(&options->config, strcmp(name, "host") == 0 ? "bind" : name, value, false, &error) >= 0)
+        return true;
+    fprintf(stderr, "%s: --%s %s: %s\n", program, name, value, error.message);
+    return false;
+}
+
 int command_line_parse(int argc, char **argv, const struct data_transport *data, struct options *options, bool *done) {
     static const struct option known[] = {
-        {"host", required_argument, NULL, 'h'},
+        {"host", required_argument, NULL, 's'},
         {"port", required_argument, NULL, 's'},
         {"admin-port", required_argument, NULL, 's'},
         {"busy-poll-us", required_argument, NULL, 's'},
@@ -81,7 +90,6 @@ int command_line_parse(int argc, char **argv, const struct data_transport *data,
     int which = 0;
     int option;
     while ((option = getopt_long(argc, argv, "", known, &which)) != -1) {
-        struct error error;
         bool parsed = true;
         if (option == 'r') {
             options->allow_remote = true;
@@ -93,12 +101,8 @@ int command_line_parse(int argc, char **argv, const struct data_transport *data,
             parsed = parse_descriptor(optarg, &options->setup_descriptor);
         } else if (option == 'l') {
             parsed = parse_descriptor(optarg, &options->lifeline_descriptor);
-        } else if (option == 'h' || option == 's') {
-            if (config_assign(&options->config, option == 'h' ? "bind" : known[which].name, optarg, false, &error) <
-                0) {
-                fprintf(stderr, "%s: --%s %s: %s\n", data->program, known[which].name, optarg, error.message);
-                return EXIT_USAGE;
-            }
+        } else if (option == 's') {
+            if (!take_setting(options, known[which].name, optarg, data->program)) return EXIT_USAGE;
         } else if (option == 'B' || option == 'S') {
             *done = true;
             return tell(option, data);

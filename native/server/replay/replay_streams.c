@@ -61,16 +61,13 @@ int replay_streams_check(const struct resp_argument *argument, uint32_t n, struc
 /* Without memory to remember it by, the stream goes at once. */
 static void close_stream(struct replay_entry *entry, struct stream *stream) {
     struct replay_registry *registry = entry->registry;
-    if (registry->closed_count == registry->closed_room) {
-        uint32_t room = registry->closed_room ? 2 * registry->closed_room : 64;
-        struct closed_stream *closed = memory_realloc(registry->closed, room * sizeof *closed);
-        if (!closed) {
-            table_stream_free(entry->table, stream);
-            return;
-        }
-        registry->closed = closed;
-        registry->closed_room = room;
+    struct closed_stream *closed =
+        memory_grow(registry->closed, registry->closed_count, &registry->closed_room, 64, sizeof *closed);
+    if (!closed) {
+        table_stream_free(entry->table, stream);
+        return;
     }
+    registry->closed = closed;
     replay_entry_retain(entry);
     registry->closed[registry->closed_count++] = (struct closed_stream){entry, stream};
 }

@@ -62,13 +62,9 @@ static bool split(struct line_words *words, const char *line, size_t length) {
         size_t begin = at;
         while (at < length && !isspace((unsigned char)line[at])) at++;
         if (at > begin) {
-            if (words->count == words->capacity) {
-                uint32_t capacity = words->capacity ? 2 * words->capacity : 16;
-                struct resp_argument *items = memory_realloc(words->items, capacity * sizeof *items);
-                if (!items) return false;
-                words->items = items;
-                words->capacity = capacity;
-            }
+            struct resp_argument *items = memory_grow(words->items, words->count, &words->capacity, 16, sizeof *items);
+            if (!items) return false;
+            words->items = items;
             words->items[words->count++] = (struct resp_argument){(const uint8_t *)line + begin, at - begin, NULL};
         }
         while (at < length && isspace((unsigned char)line[at])) at++;

@@ -12,17 +12,14 @@
 /* Ids that grow in number as they are found. */
 struct found_ids {
     struct xstream_id *ids;
-    size_t count, capacity;
+    size_t count;
+    uint32_t capacity;
 };
 
 static bool add_id(struct found_ids *found, struct xstream_id id) {
-    if (found->count == found->capacity) {
-        size_t capacity = found->capacity ? 2 * found->capacity : 16;
-        struct xstream_id *grown = memory_realloc(found->ids, capacity * sizeof *grown);
-        if (!grown) return false;
-        found->ids = grown;
-        found->capacity = capacity;
-    }
+    struct xstream_id *ids = memory_grow(found->ids, found->count, &found->capacity, 16, sizeof *ids);
+    if (!ids) return false;
+    found->ids = ids;
     found->ids[found->count++] = id;
     return true;
 }

@@ -60,13 +60,10 @@ static struct resp_argument *copy_arguments(const struct client *client, size_t 
 }
 
 static bool grow(struct transaction *transaction) {
-    if (transaction->count < transaction->capacity) return true;
-    uint32_t capacity = transaction->capacity ? 2 * transaction->capacity : 8;
-    struct queued *commands = memory_realloc(transaction->commands, capacity * sizeof *commands);
-    if (!commands) return false;
-    transaction->commands = commands;
-    transaction->capacity = capacity;
-    return true;
+    struct queued *commands =
+        memory_grow(transaction->commands, transaction->count, &transaction->capacity, 8, sizeof *commands);
+    if (commands) transaction->commands = commands;
+    return commands;
 }
 
 static void queue(struct client *client, struct command_entry *entry) {
