@@ -69,21 +69,27 @@ static void use_increment(struct append_writer *writer, int descriptor, const ch
     writer->checksum = 0;
 }
 
-/* The manifest names an increment only once it is there, and no file goes before the manifest forgets it. */
+/* A new file, which is on the disk by its name: one that a manifest names is there after a failure of the machine, too. */
+static int create_increment(struct append_writer *writer, const char *name) {
+    int descriptor =
+        openat(writer->folder, name, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (descriptor >= 0 && fsync(writer->folder) == 0) return descriptor;
+    fail(&writer->job, "cannot create", name);
+    if (descriptor >= 0) {
+        close(descriptor);
+        (void)unlinkat(writer->folder, name, 0);
+    }
+    return -1;
+}
+
+/* No file goes before the manifest forgets it. */
 static void run_switch(struct append_writer *writer) {
     struct append_job *job = &writer->job;
     const struct append_manifest *manifest = &job->manifest;
     char name[NAME_MAX + 1];
     int descriptor = -1;
     append_increment_name(manifest, manifest->first + manifest->count - 1, name);
-    if (job->switches & APPEND_SWITCH_OPEN) {
-        descriptor =
-            openat(writer->folder, name, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
-        if (descriptor < 0) {
-            fail(job, "cannot create", name);
-            return;
-        }
-    }
+    if ((job->switches & APPEND_SWITCH_OPEN) && (descriptor = create_increment(writer, name)) < 0) return;
     bool renamed = false;
     if ((job->switches & APPEND_SWITCH_MANIFEST) &&
         append_manifest_write(writer->folder, manifest, &renamed, &job->error) < 0) {

@@ -14,7 +14,7 @@
  *     disk has: the job is `broken` as well, and only new files help.
  *   - After a crash the end may be cut off, or read as zeros. Each write ends with a checksum, so the reader can tell
  *     such an end from damage (append_reader.h).
- *   - The manifest names an increment only once that file exists, and a file is removed only once no manifest on the
+ *   - The manifest names an increment only once that file is on the disk by its name, and a file is removed only once no manifest on the
  *     disk can name it.
  * This would break if anything else wrote to the file, or if a reply that waits for the disk were released at
  * `written` instead of `synced`. */

@@ -7,7 +7,7 @@
 #include "command_scripts.h"
 #include "command_tables.h"
 #include "server/core/command_table.h"
-#include "server_stage.h"
+#include "server_content.h"
 
 #define PEERS 8u
 #define TURNS 400 /* of the loop, for each step; what takes longer is looked at again after the next step */
@@ -31,7 +31,6 @@ struct peer {
 static struct peer peers[PEERS];
 static struct request made, spare;
 static uint8_t wire[REQUEST_BYTES + 32 * REQUEST_WORDS];
-static bool tracing; /* FUZZ_TRACE is set: requests and replies are printed */
 
 /* ---- the choice of a line -------------------------------------------------------------------------------------------- */
 
@@ -163,12 +162,6 @@ static bool step_over(struct scan *scan, int depth) {
             if (!step_over(scan, depth + 1)) return false;
     }
     return true;
-}
-
-static void trace_bytes(const uint8_t *bytes, size_t length) {
-    for (size_t i = 0; i < length && i < 200; i++)
-        fprintf(stderr, bytes[i] > ' ' && bytes[i] < 127 ? "%c" : "\\x%02x", bytes[i]);
-    if (length > 200) fprintf(stderr, "… (%zu bytes)", length);
 }
 
 static void trace_request(uint32_t number) {

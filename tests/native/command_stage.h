@@ -371,53 +371,6 @@ static void close_stage(void) {
     servers_run++;
 }
 
-/* What the append-only file has to keep: weights, gradients, and keys; but for those whose time may be over after it. */
-struct content {
-    struct digest keys;
-    uint64_t blobs;
-};
-
-static bool add_blob(void *context, const void *key, size_t length, int64_t version, struct blob *blob) {
-    struct content *content = context;
-    char sha[SHA1_HEX_BYTES];
-    uint64_t sum = (uint64_t)version;
-    for (size_t i = 0; i < length; i++) sum = sum * 31 + ((const uint8_t *)key)[i];
-    sha1_hex(blob->data, blob->length, sha);
-    for (size_t i = 0; i < sizeof sha; i++) sum = sum * 0x100000001b3ull + (uint8_t)sha[i];
-    content->blobs += sum;
-    if (tracing) {
-        fprintf(stderr, "weights or gradients ");
-        trace_bytes(key, length);
-        fprintf(stderr, " of version %lld: %zu bytes ", (long long)version, blob->length);
-        trace_bytes(blob->data, blob->length);
-        fprintf(stderr, "\n");
-    }
-    return true;
-}
-
-static void trace_key(unsigned database, const struct dict_entry *entry) {
-    struct digest digest = {0};
-    digest_add_key(server->store, database, entry, &digest);
-    fprintf(stderr, "key %.*s of database %u: %02x%02x%02x\n", (int)entry->key_length, (const char *)entry->key,
-            database, digest.bytes[0], digest.bytes[1], digest.bytes[2]);
-}
-
-static void take_content(struct content *content) {
-    *content = (struct content){0};
-    for (unsigned database = 0; database < STORE_DATABASES; database++) {
-        struct dict_position position = {0};
-        int64_t at_ms;
-        for (struct dict_entry *entry; (entry = dict_next(&server->store->databases[database].keys, &position));)
-            if (!store_expiry(server->store, database, entry, &at_ms)) {
-                digest_add_key(server->store, database, entry, &content->keys);
-                if (tracing) trace_key(database, entry);
-            }
-    }
-    for (const struct weights_entry *entry = server->replay->weights->entries; entry; entry = entry->next)
-        add_blob(content, entry->key, entry->key_length, entry->version, entry->blob);
-    CHECK(gradients_registry_save(server->replay->gradients, add_blob, content));
-}
-
 /* A server over the files that there are. False: it refuses them. */
 static bool open_over_files(void) {
     struct text said = {0};

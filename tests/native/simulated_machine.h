@@ -1,0 +1,526 @@
+/* simulated_machine: a disk that fails and loses what was not brought to it, worker threads, clocks and secrets, all of
+ * them decided by one seed. The linker puts these in the place of the real calls (--wrap, native/CMakeLists.txt), so the
+ * server's code is the one that ships.
+ *
+ * Files are real ones, so that what runs sees what it wrote. Beside them stands what a failure of the machine would
+ * leave: for each file its bytes as of the last fsync, and the writes and cuts since; for the folder its names as of its
+ * last fsync, and the changes of names since. `disk_end` chooses what survives of those:
+ *   - a kill of the process loses nothing that was written;
+ *   - a loss of power keeps any of the changes of names, and of each file some of its writes, oldest first, the next of
+ *     them in part, at times with zeros in the place of the rest. Nothing else survives.
+ * After an fsync that failed, what had been written may never reach the disk, though later fsyncs succeed, as on Linux.
+ * A worker's job is done when `machine_work` says so, on the thread of the test: between any two turns of the loop, or late. */
+#ifndef REPLAY_TESTS_SIMULATED_MACHINE_H
+#define REPLAY_TESTS_SIMULATED_MACHINE_H
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/random.h"
+#include "base/worker.h"
+#include "check.h"
+
+#define DISK_FOLDER "appendonlydir" /* the one that is simulated, below the current one */
+#define DISK_FILES 256u
+#define DISK_DESCRIPTORS 1024
+
+static struct random_state chance;
+
+static inline uint32_t below(uint32_t limit) {
+    return (uint32_t)random_below(&chance, limit);
+}
+
+static inline bool one_in(uint32_t n) {
+    return below(n) == 0;
+}
+
+/* ---- clocks and secrets ---------------------------------------------------------------------------------------------- */
+
+static uint64_t machine_us;
+
+uint64_t __wrap_clock_monotonic_us(void);
+uint64_t __wrap_clock_monotonic_ns(void);
+int64_t __wrap_clock_unix_us(void);
+int64_t __wrap_clock_unix_ms(void);
+bool __wrap_random_secret(void *bytes, size_t length);
+uint64_t __wrap_random_entropy(void);
+
+uint64_t __wrap_clock_monotonic_us(void) {
+    return ++machine_us; /* who looks at a clock takes time */
+}
+
+uint64_t __wrap_clock_monotonic_ns(void) {
+    return 1000 * __wrap_clock_monotonic_us();
+}
+
+int64_t __wrap_clock_unix_us(void) {
+    return (int64_t)(1700000000000000 + __wrap_clock_monotonic_us());
+}
+
+int64_t __wrap_clock_unix_ms(void) {
+    return __wrap_clock_unix_us() / 1000;
+}
+
+uint64_t __wrap_random_entropy(void) {
+    return random_next(&chance);
+}
+
+bool __wrap_random_secret(void *bytes, size_t length) {
+    for (size_t i = 0; i < length; i++) ((uint8_t *)bytes)[i] = (uint8_t)random_next(&chance);
+    return true;
+}
+
+/* ---- workers --------------------------------------------------------------------------------------------------------- */
+
+struct jobs {
+    struct worker_job *first, **end;
+};
+
+struct worker {
+    struct worker *next;
+    struct jobs given, done;
+    void (*notify)(void *context);
+    void *context;
+};
+
+static struct worker *workers;
+
+struct worker *__wrap_worker_new(void);
+struct worker *__wrap_worker_new_urgent(void (*finished)(void *context), void *context);
+void __wrap_worker_free(struct worker *worker);
+void __wrap_worker_give(struct worker *worker, struct worker_job *job);
+struct worker_job *__wrap_worker_finished(struct worker *worker);
+struct worker_job *__wrap_worker_wait(struct worker *worker);
+
+static inline void empty_jobs(struct jobs *jobs) {
+    jobs->first = NULL;
+    jobs->end = &jobs->first;
+}
+
+static inline void add_job(struct jobs *jobs, struct worker_job *job) {
+    job->next = NULL;
+    *jobs->end = job;
+    jobs->end = &job->next;
+}
+
+static inline void do_job(struct worker *worker) {
+    struct worker_job *job = worker->given.first;
+    worker->given.first = job->next;
+    if (!job->next) worker->given.end = &worker->given.first;
+    job->run(job);
+    add_job(&worker->done, job);
+    if (worker->notify) worker->notify(worker->context);
+}
+
+struct worker *__wrap_worker_new_urgent(void (*finished)(void *context), void *context) {
+    struct worker *worker = malloc(sizeof *worker);
+    *worker = (struct worker){.next = workers, .notify = finished, .context = context};
+    empty_jobs(&worker->given);
+    empty_jobs(&worker->done);
+    return workers = worker;
+}
+
+struct worker *__wrap_worker_new(void) {
+    return __wrap_worker_new_urgent(NULL, NULL);
+}
+
+void __wrap_worker_free(struct worker *worker) {
+    if (!worker) return;
+    while (worker->given.first) do_job(worker);
+    struct worker **link = &workers;
+    while (*link != worker) link = &(*link)->next;
+    *link = worker->next;
+    free(worker);
+}
+
+void __wrap_worker_give(struct worker *worker, struct worker_job *job) {
+    add_job(&worker->given, job);
+}
+
+struct worker_job *__wrap_worker_finished(struct worker *worker) {
+    struct worker_job *done = worker->done.first;
+    empty_jobs(&worker->done);
+    return done;
+}
+
+struct worker_job *__wrap_worker_wait(struct worker *worker) {
+    while (!worker->done.first) do_job(worker);
+    return __wrap_worker_finished(worker);
+}
+
+/* One of two workers with something to do does one job. */
+static inline void machine_work(void) {
+    for (struct worker *worker = workers, *next; worker; worker = next) {
+        next = worker->next;
+        if (worker->given.first && one_in(2)) do_job(worker);
+    }
+}
+
+/* ---- the disk -------------------------------------------------------------------------------------------------------- */
+
+struct change {
+    struct change *next;
+    bool cuts; /* to `at` bytes */
+    size_t at, length;
+    uint8_t bytes[];
+};
+
+struct bytes {
+    uint8_t *at;
+    size_t length;
+};
+
+struct file {
+    struct bytes synced;
+    struct change *first, **end; /* since then */
+    size_t length; /* with them */
+};
+
+struct name {
+    struct name *next;
+    char name[NAME_MAX + 1], from[NAME_MAX + 1]; /* from: it was renamed; "": it was not */
+    int file; /* -1: it is gone */
+};
+
+static struct file files[DISK_FILES];
+static uint32_t file_count;
+static struct name *names_synced, *names_now; /* no name twice */
+static struct name *name_changes, **name_changes_end = &name_changes; /* since the last fsync of the folder */
+enum { NOT_OURS, IS_FOLDER, IS_FILE };
+static struct {
+    int kind, file;
+} descriptors[DISK_DESCRIPTORS];
+static bool disk_is_gone; /* the process was killed: nothing that it does reaches the disk */
+static uint32_t disk_ends_in; /* so many calls; 0: it goes on */
+static enum disk_end { DISK_KILLED, DISK_WITHOUT_POWER } disk_end_then;
+static uint32_t disk_failure; /* one call in so many fails; 0: none does */
+static uint64_t disk_calls, disk_failures;
+static uint64_t disk_ended_us;
+static uint64_t disk_failed_us; /* when a call failed first; 0: none has */
+
+int __real_openat(int folder, const char *name, int flags, ...);
+int __real_open(const char *name, int flags, ...);
+int __real_close(int descriptor);
+ssize_t __real_writev(int descriptor, const struct iovec *pieces, int count);
+int __real_fsync(int descriptor);
+int __real_fdatasync(int descriptor);
+int __real_ftruncate(int descriptor, off_t length);
+int __real_renameat(int folder, const char *from, int to_folder, const char *to);
+int __real_unlinkat(int folder, const char *name, int flags);
+int __wrap_openat(int folder, const char *name, int flags, ...);
+int __wrap_open(const char *name, int flags, ...);
+int __wrap_close(int descriptor);
+ssize_t __wrap_writev(int descriptor, const struct iovec *pieces, int count);
+int __wrap_fsync(int descriptor);
+int __wrap_fdatasync(int descriptor);
+int __wrap_ftruncate(int descriptor, off_t length);
+int __wrap_renameat(int folder, const char *from, int to_folder, const char *to);
+int __wrap_unlinkat(int folder, const char *name, int flags);
+
+static inline int kind_of(int descriptor) {
+    return descriptor >= 0 && descriptor < DISK_DESCRIPTORS ? descriptors[descriptor].kind : NOT_OURS;
+}
+
+static inline void disk_end(enum disk_end end);
+
+/* Of every call that changes what is on the disk. True: it is too late for that. */
+static inline bool disk_has_ended(void) {
+    if (!disk_is_gone && disk_ends_in > 0 && --disk_ends_in == 0) disk_end(disk_end_then);
+    return disk_is_gone;
+}
+
+/* True: this call fails, with errno set. */
+static inline bool disk_fails(int error) {
+    disk_calls++;
+    if (disk_failure == 0 || !one_in(disk_failure)) return false;
+    disk_failures++;
+    if (disk_failed_us == 0) disk_failed_us = machine_us;
+    errno = error;
+    return true;
+}
+
+static inline struct name **find_name(struct name **names, const char *name) {
+    while (*names && strcmp((*names)->name, name) != 0) names = &(*names)->next;
+    return names;
+}
+
+static inline void drop_name(struct name **names, const char *name) {
+    struct name **found = find_name(names, name), *dropped = *found;
+    if (!dropped) return;
+    *found = dropped->next;
+    free(dropped);
+}
+
+static inline struct name *new_name(const char *name, const char *from, int file) {
+    struct name *made = malloc(sizeof *made);
+    *made = (struct name){.file = file};
+    strcpy(made->name, name);
+    strcpy(made->from, from);
+    return made;
+}
+
+static inline void apply_name(struct name **names, const struct name *change) {
+    drop_name(names, change->name);
+    if (change->file < 0) return;
+    if (change->from[0]) drop_name(names, change->from);
+    struct name *made = new_name(change->name, "", change->file);
+    made->next = *names;
+    *names = made;
+}
+
+static inline void change_name(const char *name, const char *from, int file) {
+    struct name *change = new_name(name, from, file);
+    apply_name(&names_now, change);
+    *name_changes_end = change;
+    name_changes_end = &change->next;
+}
+
+static inline void forget_names(struct name **names) {
+    while (*names) drop_name(names, (*names)->name);
+}
+
+static inline void forget_name_changes(void) {
+    forget_names(&name_changes);
+    name_changes_end = &name_changes;
+}
+
+static inline void add_change(struct file *file, bool cuts, size_t at, const struct iovec *pieces, int count,
+                              size_t length) {
+    struct change *change = malloc(sizeof *change + length);
+    *change = (struct change){.cuts = cuts, .at = at, .length = length};
+    for (size_t done = 0; count > 0 && done < length; pieces++, count--) {
+        size_t part = pieces->iov_len < length - done ? pieces->iov_len : length - done;
+        memcpy(change->bytes + done, pieces->iov_base, part);
+        done += part;
+    }
+    *file->end = change;
+    file->end = &change->next;
+    file->length = at + length;
+}
+
+static inline void resize(struct bytes *bytes, size_t length) {
+    bytes->at = realloc(bytes->at, length ? length : 1);
+    if (length > bytes->length) memset(bytes->at + bytes->length, 0, length - bytes->length);
+    bytes->length = length;
+}
+
+/* The first `part` bytes of a write; what is missing before it is zeros. */
+static inline void apply_change(struct bytes *bytes, const struct change *change, size_t part) {
+    if (change->cuts) {
+        resize(bytes, change->at);
+        return;
+    }
+    if (change->at + part > bytes->length) resize(bytes, change->at + part);
+    if (part > 0) memcpy(bytes->at + change->at, change->bytes, part);
+}
+
+static inline void forget_changes(struct file *file) {
+    for (struct change *next; file->first; file->first = next) {
+        next = file->first->next;
+        free(file->first);
+    }
+    file->end = &file->first;
+}
+
+static inline void sync_file(struct file *file) {
+    for (const struct change *change = file->first; change; change = change->next)
+        apply_change(&file->synced, change, change->length);
+    forget_changes(file);
+}
+
+static inline void open_file(int descriptor, const char *name, bool empties) {
+    const struct name *found = *find_name(&names_now, name);
+    int file = found ? found->file : (int)file_count;
+    if (!found) {
+        CHECK(file_count < DISK_FILES);
+        files[file_count] = (struct file){.length = 0};
+        files[file_count].end = &files[file_count].first;
+        file_count++;
+        change_name(name, "", file);
+    } else if (empties && files[file].length > 0) {
+        add_change(&files[file], true, 0, NULL, 0, 0);
+    }
+    descriptors[descriptor].file = file;
+}
+
+int __wrap_openat(int folder, const char *name, int flags, ...) {
+    va_list arguments;
+    va_start(arguments, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(arguments, mode_t) : 0;
+    va_end(arguments);
+    bool writes = kind_of(folder) == IS_FOLDER && (flags & O_ACCMODE) != O_RDONLY;
+    bool ended = writes && disk_has_ended();
+    if (writes && !ended && disk_fails(ENOSPC)) return -1;
+    int descriptor = __real_openat(folder, name, flags, mode);
+    CHECK(descriptor < DISK_DESCRIPTORS);
+    if (descriptor >= 0) descriptors[descriptor].kind = NOT_OURS;
+    if (writes && descriptor >= 0) {
+        descriptors[descriptor].kind = IS_FILE;
+        if (!ended) open_file(descriptor, name, flags & O_TRUNC);
+    }
+    return descriptor;
+}
+
+int __wrap_open(const char *name, int flags, ...) {
+    va_list arguments;
+    va_start(arguments, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(arguments, mode_t) : 0;
+    va_end(arguments);
+    int descriptor = __real_open(name, flags, mode);
+    CHECK(descriptor < DISK_DESCRIPTORS);
+    if (descriptor >= 0) descriptors[descriptor].kind = strcmp(name, DISK_FOLDER) == 0 ? IS_FOLDER : NOT_OURS;
+    return descriptor;
+}
+
+int __wrap_close(int descriptor) {
+    if (kind_of(descriptor) != NOT_OURS) descriptors[descriptor].kind = NOT_OURS;
+    return __real_close(descriptor);
+}
+
+ssize_t __wrap_writev(int descriptor, const struct iovec *pieces, int count) {
+    if (kind_of(descriptor) != IS_FILE) return __real_writev(descriptor, pieces, count);
+    size_t length = 0;
+    for (int i = 0; i < count; i++) length += pieces[i].iov_len;
+    if (disk_has_ended()) return (ssize_t)length;
+    if (disk_fails(one_in(2) ? ENOSPC : EIO)) {
+        if (length < 2 || one_in(2)) return -1;
+        length = 1 + below((uint32_t)length - 1); /* so much of it was written */
+    }
+    struct file *file = &files[descriptors[descriptor].file];
+    add_change(file, false, file->length, pieces, count, length);
+    struct change *change = (struct change *)((uint8_t *)file->end - offsetof(struct change, next));
+    struct iovec piece = {change->bytes, length};
+    CHECK(length == 0 || __real_writev(descriptor, &piece, 1) == (ssize_t)length);
+    return (ssize_t)length;
+}
+
+int __wrap_fsync(int descriptor) {
+    int kind = kind_of(descriptor);
+    if (kind == NOT_OURS || disk_has_ended()) return 0;
+    bool fails = disk_fails(EIO);
+    if (kind == IS_FOLDER) {
+        if (fails) return -1;
+        for (const struct name *change = name_changes; change; change = change->next) apply_name(&names_synced, change);
+        forget_name_changes();
+        return 0;
+    }
+    struct file *file = &files[descriptors[descriptor].file];
+    if (fails && one_in(2))
+        forget_changes(file); /* they are in memory alone, and count as written */
+    else
+        sync_file(file);
+    return fails ? -1 : 0;
+}
+
+int __wrap_fdatasync(int descriptor) {
+    return __wrap_fsync(descriptor);
+}
+
+int __wrap_ftruncate(int descriptor, off_t length) {
+    if (kind_of(descriptor) != IS_FILE) return __real_ftruncate(descriptor, length);
+    if (disk_has_ended()) return 0;
+    if (disk_fails(EIO)) return -1;
+    add_change(&files[descriptors[descriptor].file], true, (size_t)length, NULL, 0, 0);
+    return __real_ftruncate(descriptor, length);
+}
+
+int __wrap_renameat(int folder, const char *from, int to_folder, const char *to) {
+    if (kind_of(folder) != IS_FOLDER) return __real_renameat(folder, from, to_folder, to);
+    if (disk_has_ended()) return 0;
+    if (disk_fails(EIO)) return -1;
+    const struct name *found = *find_name(&names_now, from);
+    CHECK(found);
+    change_name(to, from, found->file);
+    return __real_renameat(folder, from, to_folder, to);
+}
+
+int __wrap_unlinkat(int folder, const char *name, int flags) {
+    if (kind_of(folder) != IS_FOLDER) return __real_unlinkat(folder, name, flags);
+    if (disk_has_ended()) return 0;
+    if (disk_fails(EIO)) return -1;
+    if (*find_name(&names_now, name)) change_name(name, "", -1);
+    return __real_unlinkat(folder, name, flags);
+}
+
+/* ---- the end of a process, and of its machine ------------------------------------------------------------------------ */
+
+/* Some of the changes of a file that no fsync has brought to the disk. */
+static inline void lose_changes(struct file *file) {
+    uint32_t count = 0, kept, way = below(4);
+    for (const struct change *change = file->first; change; change = change->next) count++;
+    kept = way == 0 ? 0 : way == 1 ? count : below(count + 1);
+    const struct change *change = file->first;
+    for (; kept > 0; change = change->next, kept--) apply_change(&file->synced, change, change->length);
+    if (!change || way == 0) return;
+    if (!change->cuts) apply_change(&file->synced, change, below((uint32_t)change->length + 1));
+    if (way == 3 && file->length > file->synced.length) resize(&file->synced, file->length);
+}
+
+static inline void lose_names(void) {
+    uint32_t way = below(4), left = below(8);
+    for (const struct name *change = name_changes; change; change = change->next) {
+        bool survives = way == 0 || (way == 1 && left > 0) || (way == 2 && one_in(2));
+        if (left > 0) left--;
+        if (survives) apply_name(&names_synced, change);
+    }
+}
+
+static inline void remove_simulated_files(void) {
+    DIR *folder = opendir(DISK_FOLDER);
+    for (struct dirent *entry; folder && (entry = readdir(folder));)
+        if (entry->d_name[0] != '.') __real_unlinkat(dirfd(folder), entry->d_name, 0);
+    if (folder) closedir(folder);
+}
+
+static inline void write_simulated_file(const struct name *name) {
+    char path[sizeof DISK_FOLDER + NAME_MAX + 1];
+    const struct bytes *bytes = &files[name->file].synced;
+    snprintf(path, sizeof path, "%s/%s", DISK_FOLDER, name->name);
+    int descriptor = __real_open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    CHECK(descriptor >= 0 && write(descriptor, bytes->at, bytes->length) == (ssize_t)bytes->length);
+    __real_close(descriptor);
+}
+
+/* Nothing that the process does from now on reaches the disk; it is to be taken away before disk_begin. `disk_ends_in` and
+ * `disk_end_then` make this happen before one of the next calls, in the middle of what they are part of. */
+static inline void disk_end(enum disk_end end) {
+    for (uint32_t i = 0; i < file_count; i++) {
+        if (end == DISK_KILLED)
+            sync_file(&files[i]);
+        else
+            lose_changes(&files[i]);
+        forget_changes(&files[i]);
+    }
+    if (end == DISK_KILLED)
+        for (const struct name *change = name_changes; change; change = change->next) apply_name(&names_synced, change);
+    else
+        lose_names();
+    disk_is_gone = true;
+    disk_ended_us = machine_us;
+}
+
+/* The next process finds what has survived. */
+static inline void disk_begin(void) {
+    forget_name_changes();
+    forget_names(&names_now);
+    remove_simulated_files();
+    for (const struct name *name = names_synced; name; name = name->next) {
+        write_simulated_file(name);
+        apply_name(&names_now, name);
+        files[name->file].length = files[name->file].synced.length;
+    }
+    memset(descriptors, 0, sizeof descriptors);
+    disk_is_gone = false;
+    disk_ends_in = 0;
+    disk_failed_us = 0;
+}
+
+#endif
