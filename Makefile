@@ -14,6 +14,8 @@ LOGDIR ?=
 # Further options of replay-server apex, e.g. ARGS="--profile cartpole"
 ARGS ?=
 FUZZ_SECONDS ?= 20
+FIRST ?= 1
+SEEDS ?= 10000
 # Folders of tests at a time. Tests wait for two fifths of their time, so three keep two processors busy. More need more
 # memory, and processors for tests that wait for nothing.
 JOBS ?= 3
@@ -40,7 +42,7 @@ C_STYLE := $(filter %.c %.h,$(filter-out native/cdef.h,$(NATIVE))) $(wildcard te
 
 SHELL_SCRIPTS := setup_dpdk.sh $(wildcard native/net/dpdk/setup/*.sh) native/net/lwip/fetch .ci/run .ci/release .ci/system-packages
 
-.PHONY: help setup lwip apex test test-slow test-vm lint format bench fuzz reference docs sdist wheel clean FORCE
+.PHONY: help setup lwip apex test test-slow test-vm lint format bench fuzz simulate reference docs sdist wheel clean FORCE
 
 help:
 	@echo "make apex [ENV=ALE/Breakout-v5] [ACTORS=n] [MINUTES=m] [SEED=s] [LOGDIR=dir] [ARGS='--profile …']"
@@ -49,6 +51,7 @@ help:
 	@echo "make bench       replay-server bench server, with JSON and a plot in runs/bench"
 	@echo "make lint        ruff, pyright, clang-format      make format   rewrites files as lint wants them"
 	@echo "make fuzz        FUZZ_SECONDS=600 make fuzz: requests, commands, snapshots"
+	@echo "make simulate    SEEDS=10000 make simulate: the append-only file on a machine that fails"
 	@echo "make reference   writes docs/reference again, from the code      make docs   builds the website in build/site"
 	@echo "make lwip        sets up again what the transport over DPDK is built from"
 	@echo "make wheel       builds the wheel and tries it in an empty environment, without a compiler"
@@ -146,6 +149,11 @@ test-vm: setup
 bench: setup
 	@mkdir -p runs/bench
 	@$(BIN)/replay-server bench server --json runs/bench/server.json --plot runs/bench/server.png $(ARGS)
+
+simulate: setup
+	@$(BIN)/cmake -S native -B build/simulation -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DREPLAY_TESTS=ON > build/simulation.log
+	@$(BIN)/cmake --build build/simulation --target test_failing_machine >> build/simulation.log
+	@build/simulation/test_failing_machine -first=$(FIRST) -seeds=$(SEEDS)
 
 fuzz: setup
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -s tests/native -k fuzz --timeout 0

@@ -3,10 +3,9 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "base/memory.h"
 
 struct bytes {
     uint8_t *data;
@@ -46,14 +45,14 @@ static void *must(void *pointer) {
 static void bytes_append(struct bytes *bytes, const void *data, size_t length) {
     if (bytes->length + length > bytes->capacity) {
         bytes->capacity = 2 * (bytes->length + length);
-        bytes->data = must(memory_realloc(bytes->data, bytes->capacity));
+        bytes->data = must(realloc(bytes->data, bytes->capacity));
     }
     if (length > 0) memcpy(bytes->data + bytes->length, data, length);
     bytes->length += length;
 }
 
 static void bytes_free(struct bytes *bytes) {
-    memory_free(bytes->data);
+    free(bytes->data);
     *bytes = (struct bytes){0};
 }
 
@@ -67,7 +66,7 @@ struct memory_peer *memory_peer_connect(struct transport *base) {
 
 struct memory_peer *memory_peer_connect_as(struct transport *base, const struct connection *ends) {
     struct memory_transport *transport = (struct memory_transport *)base;
-    struct memory_peer *peer = must(memory_calloc(1, sizeof *peer));
+    struct memory_peer *peer = must(calloc(1, sizeof *peer));
     peer->base = *ends;
     peer->base.transport = base;
     peer->attached = -1;
@@ -176,7 +175,7 @@ static void take_written(struct memory_peer *peer, const uint8_t *data, size_t l
     }
     if (peer->held_count == peer->held_capacity) {
         peer->held_capacity = peer->held_capacity ? 2 * peer->held_capacity : 16;
-        peer->held = must(memory_realloc(peer->held, peer->held_capacity * sizeof *peer->held));
+        peer->held = must(realloc(peer->held, peer->held_capacity * sizeof *peer->held));
     }
     peer->held[peer->held_count++] = (struct held){.data = data, .length = length};
     peer->held_bytes += length;
@@ -269,10 +268,10 @@ static void memory_transport_free(struct transport *base) {
         if (peer->attached >= 0) close(peer->attached);
         bytes_free(&peer->input);
         bytes_free(&peer->received);
-        memory_free(peer->held);
-        memory_free(peer);
+        free(peer->held);
+        free(peer);
     }
-    memory_free(transport);
+    free(transport);
 }
 
 #define MEMORY_OPERATIONS(releases)      \
@@ -301,7 +300,7 @@ void transport_memory_hold_writes(struct transport *transport) {
 }
 
 struct transport *transport_memory_new(const struct transport_events *events) {
-    struct memory_transport *transport = memory_calloc(1, sizeof *transport);
+    struct memory_transport *transport = calloc(1, sizeof *transport);
     if (!transport) return NULL;
     transport->base.operations = &copying_operations;
     transport->base.events = *events;

@@ -78,6 +78,36 @@ bool __wrap_random_secret(void *bytes, size_t length) {
     return true;
 }
 
+/* ---- memory ---------------------------------------------------------------------------------------------------------- */
+
+static uint32_t memory_failure; /* one allocation in so many fails; 0: none does */
+static uint64_t memory_failures;
+
+void *__real_memory_alloc(size_t size_bytes);
+void *__real_memory_calloc(size_t count, size_t size_bytes);
+void *__real_memory_realloc(void *pointer, size_t size_bytes);
+void *__wrap_memory_alloc(size_t size_bytes);
+void *__wrap_memory_calloc(size_t count, size_t size_bytes);
+void *__wrap_memory_realloc(void *pointer, size_t size_bytes);
+
+static inline bool memory_fails(void) {
+    if (memory_failure == 0 || !one_in(memory_failure)) return false;
+    memory_failures++;
+    return true;
+}
+
+void *__wrap_memory_alloc(size_t size_bytes) {
+    return memory_fails() ? NULL : __real_memory_alloc(size_bytes);
+}
+
+void *__wrap_memory_calloc(size_t count, size_t size_bytes) {
+    return memory_fails() ? NULL : __real_memory_calloc(count, size_bytes);
+}
+
+void *__wrap_memory_realloc(void *pointer, size_t size_bytes) {
+    return memory_fails() ? NULL : __real_memory_realloc(pointer, size_bytes);
+}
+
 /* ---- workers --------------------------------------------------------------------------------------------------------- */
 
 struct jobs {

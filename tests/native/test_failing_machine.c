@@ -48,6 +48,7 @@ static struct tally {
 
 static uint64_t seed;
 static int fsync_policy;
+static uint32_t memory_is_short; /* one allocation of a turn in so many fails; 0: none does */
 
 /* ---- asking ---------------------------------------------------------------------------------------------------------- */
 
@@ -297,8 +298,10 @@ static void run_steps(uint32_t steps) {
     for (; steps > 0 && !disk_is_gone; steps--) {
         struct client_of_test *client = &clients[below(CLIENTS)];
         if (client->waits_for == 0) ask(client);
+        memory_failure = memory_is_short;
         turn();
         if (one_in(2)) machine_work();
+        memory_failure = 0;
         pass_time(one_in(20) ? below(700000) : below(5000));
     }
 }
@@ -383,6 +386,7 @@ static void run_seed(void) {
     machine_us = 1000000;
     fsync_policy = (int)below(3);
     disk_failure = one_in(2) ? 0 : 2 + below(200);
+    memory_is_short = one_in(4) ? 20 + below(2000) : 0;
     moment_count = asked_count = 0;
     uint32_t failure = disk_failure;
     disk_failure = 0;

@@ -127,7 +127,7 @@ void propagate_call(struct client *client, bool changed) {
     struct server *server = client->server;
     struct changes *changes = &server->changes;
     bool for_file = upcalls.append_log_buffer(server), for_replicas = upcalls.replication_buffer(server);
-    if (!for_file && !for_replicas) return;
+    if (!for_file && !for_replicas && !changes->lost) return;
     if (for_file && changed && !changes->nothing) take_down(server, CHANGES_FOR_FILE, client);
     if (for_replicas && !changes->nothing && concerns_replicas(client->command, changed))
         take_down(server, CHANGES_FOR_REPLICAS, client);
@@ -137,7 +137,7 @@ void propagate_call(struct client *client, bool changed) {
     }
     changes->nothing = false;
     if (for_replicas) upcalls.replication_replied(client);
-    if (for_file) upcalls.append_log_replied(client);
+    if (for_file || changes->lost) upcalls.append_log_replied(client);
 }
 
 void propagate_removed(struct server *server, unsigned database, const uint8_t *key, size_t length) {

@@ -66,10 +66,18 @@ static bool may_show_changes(const struct command *command) {
     return (command->flags & (COMMAND_WRITE | COMMAND_READONLY)) || command->group->data != DATA_SERVER;
 }
 
+static bool tells_of_changes(const struct client *client) {
+    return client->connection && !client->closing && client->command && may_show_changes(client->command);
+}
+
 void append_log_replied(struct client *client) {
     struct append_log *log = client->server->durability->append_log;
+    if (log->server->changes.lost && policy_of(log) == APPEND_SYNC_ALWAYS && tells_of_changes(client)) {
+        client_hold(client, UINT64_MAX); /* until the next step, which closes it */
+        return;
+    }
     if (!append_log_takes(log) || log->failing || log->beginning || log->writer->appended == come_to(log)) return;
-    if (!client->connection || client->closing || !client->command || !may_show_changes(client->command)) return;
+    if (!tells_of_changes(client)) return;
     if (policy_of(log) != APPEND_SYNC_ALWAYS) {
         if (!is_late(log)) return;
         if (!client->held) log->delayed_fsyncs++;
@@ -118,6 +126,7 @@ void append_log_added(struct server *server) {
 }
 
 void append_log_lost(struct server *server) {
+    server->changes.lost = true;
     append_log_break(server->durability->append_log, "out of memory for a change");
 }
 
@@ -224,6 +233,10 @@ void append_log_hand_over(struct append_log *log, bool sync) {
 
 uint64_t append_log_step(struct append_log *log) {
     if (!log->writer) return CLOCK_NEVER;
+    if (log->server->changes.lost) {
+        log->server->changes.lost = false;
+        close_held(log);
+    }
     take_back(log);
     if (log->server->held.head) release(log); /* another policy may hold now */
     uint64_t look_us = log->notifier >= 0 ? CLOCK_NEVER : log->server->now_us + LOOK_AGAIN_US;

@@ -11,6 +11,7 @@
 #include "replay/table_apply.h"
 #include "server/core/propagate.h"
 #include "server/core/server.h"
+#include "server/core/upcalls.h"
 
 static bool is_durable(const struct replay_entry *entry) {
     return table_config(entry->table)->durable;
@@ -37,13 +38,20 @@ static bool begin_journal(struct replay_entry *entry) {
     return false;
 }
 
+int replay_log_begin(struct replay_entry *entry, struct error *error) {
+    if (!entry->registry->logs || !is_durable(entry)) return 0;
+    entry->journal.record = record;
+    return table_journal_begin(entry->table, &entry->journal, error);
+}
+
 void replay_log_created(struct replay_entry *entry) {
-    struct replay_registry *registry = entry->registry;
-    if (!registry->logs || !is_durable(entry) || !begin_journal(entry)) return;
+    if (!table_has_journal(entry->table)) return;
     entry->logged = true;
     if (table_journal_tell_created(entry->table)) return;
     entry->logged = false; /* the next base has it */
-    registry->unlogged++;
+    entry->registry->unlogged++;
+    struct server *server = entry->registry->server;
+    if (upcalls.append_log_buffer(server)) upcalls.append_log_lost(server); /* there was no memory to write its spec */
 }
 
 void replay_log_restored(struct replay_entry *entry) {

@@ -12,7 +12,8 @@
 #include "server/replay/replay_registry.h"
 
 /* ---- for the registry ---- */
-void replay_log_created(struct replay_entry *entry); /* a new table is in service */
+int replay_log_begin(struct replay_entry *entry, struct error *error); /* of a new table; -1: no memory to log it */
+void replay_log_created(struct replay_entry *entry); /* it is in service */
 void replay_log_restored(struct replay_entry *entry); /* as is one out of a snapshot */
 /* Before `former` is dropped for `entry`, a restored table of its name. */
 void replay_log_replaced(struct replay_entry *former, struct replay_entry *entry);

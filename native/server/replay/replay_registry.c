@@ -177,9 +177,11 @@ int replay_registry_create_named(struct replay_registry *registry, const char *n
     memory_free(config);
     if (!table) return -1;
     entry = replay_registry_entry_new(registry, table);
-    if (!entry) {
+    if (!entry || replay_log_begin(entry, error)) {
+        if (!entry) error_set(error, ERROR_GENERIC, "out of memory for a table");
         table_free(table);
-        return error_set(error, ERROR_GENERIC, "out of memory for a table");
+        memory_free(entry);
+        return -1;
     }
     replay_registry_enter(registry, entry);
     replay_log_created(entry);
