@@ -38,7 +38,6 @@ static inline void mix_number(uint64_t *sum, uint64_t number) {
 }
 
 static inline void mix_item(uint64_t *sum, const struct table *table, uint32_t slot) {
-    static uint8_t value[4096];
     double priority = max_tree_value(&table->priorities, slot);
     mix_number(sum, table_id(table, slot));
     mix(sum, &priority, sizeof priority);
@@ -46,9 +45,11 @@ static inline void mix_item(uint64_t *sum, const struct table *table, uint32_t s
     for (uint32_t i = 0; i < table->config.columns; i++) {
         const struct column *column = &table->config.column[i];
         if (column->kind == COLUMN_STEP || column_is_ragged(column)) continue;
-        CHECK(column->item_bytes <= sizeof value);
+        uint8_t *value = malloc(column->item_bytes + 1);
+        CHECK(value);
         table_gather(table, i, &slot, 1, value);
         mix(sum, value, column->item_bytes);
+        free(value);
     }
 }
 

@@ -191,28 +191,51 @@ static void manifests_are_read_as_they_were_written_or_not_at_all(void) {
 }
 
 /* In place of libc's. */
-static int failing_descriptor = -1;
+static int failing_descriptor = -1, failing_call; /* the first of that descriptor is 1 */
 int fsync(int descriptor) {
-    return descriptor == failing_descriptor ? -1 : (int)syscall(SYS_fsync, descriptor);
+    if (descriptor == failing_descriptor && --failing_call == 0) return -1;
+    return (int)syscall(SYS_fsync, descriptor);
 }
 
-/* The manifest has been renamed, but the disk may have either: what one of them names must be there. */
-static void a_folder_that_cannot_be_brought_to_the_disk_loses_no_file(void) {
-    CHECK(unlink("log.manifest") == 0);
-    struct append_manifest manifest, back;
-    struct append_writer *writer = open_writer(&manifest);
-    manifest.count++;
-    failing_descriptor = writer->folder;
-    append_writer_switch(writer, &manifest, APPEND_SWITCH_OPEN | APPEND_SWITCH_MANIFEST);
-    append_writer_wait(writer);
-    failing_descriptor = -1;
-    CHECK(writer->job.error.code != ERROR_NONE && writer->job.broken);
-    CHECK(append_manifest_read(writer->folder, "log", &back, &error) == 1 && back.count == 2);
+/* All that the manifest of the disk names is there. */
+static void check_manifest(const struct append_writer *writer, uint64_t increments) {
+    struct append_manifest back;
+    CHECK(append_manifest_read(writer->folder, "log", &back, &error) == 1 && back.count == increments);
     for (uint64_t i = 0; i < back.count; i++) {
         char name[NAME_MAX + 1];
         append_increment_name(&back, back.first + i, name);
         CHECK(access(name, F_OK) == 0);
     }
+}
+
+/* A second increment, where one call of fsync for the folder fails. */
+static struct append_writer *add_increment_while_failing(int call) {
+    struct append_manifest manifest;
+    CHECK(unlink("log.manifest") == 0);
+    struct append_writer *writer = open_writer(&manifest);
+    manifest.count++;
+    failing_descriptor = writer->folder;
+    failing_call = call;
+    append_writer_switch(writer, &manifest, APPEND_SWITCH_OPEN | APPEND_SWITCH_MANIFEST);
+    append_writer_wait(writer);
+    CHECK(failing_call == 0 && writer->job.error.code != ERROR_NONE);
+    failing_descriptor = -1;
+    return writer;
+}
+
+/* It is not known whether the new file is on the disk: nothing names it, and all goes on with the one before it. */
+static void an_increment_that_cannot_be_brought_to_the_disk_is_not_named(void) {
+    struct append_writer *writer = add_increment_while_failing(1);
+    CHECK(!writer->job.broken);
+    check_manifest(writer, 1);
+    append_writer_free(writer);
+}
+
+/* The manifest has been renamed, but the disk may have either: what one of them names must be there. */
+static void a_folder_that_cannot_be_brought_to_the_disk_loses_no_file(void) {
+    struct append_writer *writer = add_increment_while_failing(2);
+    CHECK(writer->job.broken);
+    check_manifest(writer, 2);
     append_writer_free(writer);
 }
 
@@ -223,6 +246,7 @@ int main(void) {
     RUN(zeros_after_a_tail_that_was_cut_off_belong_to_it);
     RUN(a_byte_that_is_not_what_it_was_is_found_wherever_it_stands);
     RUN(manifests_are_read_as_they_were_written_or_not_at_all);
+    RUN(an_increment_that_cannot_be_brought_to_the_disk_is_not_named);
     RUN(a_folder_that_cannot_be_brought_to_the_disk_loses_no_file);
     return 0;
 }

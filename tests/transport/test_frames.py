@@ -82,12 +82,16 @@ def options(source: random.Random) -> bytes:
     return source.randbytes(4 * source.randrange(11))
 
 
+PEERS_PORTS = range(8192, 60000)
+"""Noise and ventures come from other ports: they leave connections half open, and the kernel answers for those."""
+
+
 def noise(wire: Wire, source: random.Random) -> bytes:
     """A frame that is wrong in one way or in several."""
     data = source.randbytes(source.choice([0, 0, 1, 10, 600, 1300]))
     flags = source.choice([SYN, SYN, SYN | ACK, PUSH | ACK, RST, FIN, FIN | ACK, 0, 255, source.randrange(256)])
     sequence = source.choice([source.randrange(100), source.randrange(1 << 32)])
-    port = source.choice([1000, 1001, source.randrange(1, 65536)])
+    port = source.choice([1000, 1001, source.randrange(1, PEERS_PORTS.start)])
     segment = wire.segment(
         port, flags, sequence, data, options(source), source.randrange(16) if source.random() < 0.1 else None
     )
@@ -264,8 +268,7 @@ class Peer(Wire):
 @pytest.fixture
 def peer(site: Any, client: Any) -> Iterator[Peer]:
     client.redis.ping()
-    # Not of a port where others have left a connection half open.
-    made = Peer(site.address, random.randrange(8192, 60000))
+    made = Peer(site.address, random.choice(PEERS_PORTS))
     yield made
     made.say(RST | ACK)
     made.close()
@@ -380,7 +383,7 @@ def test_a_reply_before_a_close_arrives_however_slowly(client: Any, peer: Peer) 
 
 def venture(peer: Peer, source: random.Random) -> None:
     """A connection that begins as it should and goes on as nobody's does."""
-    peer.port, peer.next = source.randrange(1024, 65536), source.randrange(1 << 32)
+    peer.port, peer.next = source.randrange(1024, PEERS_PORTS.start), source.randrange(1 << 32)
     most = struct.pack("!H", source.choice([0, 1, 47, 48, 100, 536, 1460, 9000, 65535]))
     options = source.choice([b"", b"\x02\x04" + most, b"\x02\x04" + most + b"\x01\x03\x03\x0e\x04\x02\x01\x01"])
     window = source.choice([0, 1, 6, 100, 5000, 65535])
