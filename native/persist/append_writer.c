@@ -74,7 +74,7 @@ static int create_increment(struct append_writer *writer, const char *name) {
     int descriptor =
         openat(writer->folder, name, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (descriptor >= 0 && fsync(writer->folder) == 0) return descriptor;
-    fail(&writer->job, "cannot create", name);
+    fail(&writer->job, descriptor < 0 ? "cannot create" : "cannot bring to the disk", name);
     if (descriptor >= 0) {
         close(descriptor);
         (void)unlinkat(writer->folder, name, 0);

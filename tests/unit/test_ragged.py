@@ -110,7 +110,7 @@ def test_what_is_not_rows_of_items_is_refused_whole(value, message):
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (lambda: rs.Column("int32", (3, None)), "the first of which may be None"),
+        (lambda: rs.Column("int32", (3, None)), "or None and sizes of at least 1"),
         (lambda: rs.Column("int32", (3,), max_length=5), "max_length is for ragged columns"),
         (lambda: rs.Column("int32", (None,), step_only=True), "step_only has a fixed shape"),
         (lambda: rs.Column("int32", (None,), max_length=0), "at least 1"),
