@@ -368,7 +368,7 @@ static void end_the_process(bool is_kill) {
 static void end(void) {
     bool is_kill = one_in(2);
     end_the_process(is_kill);
-    uint32_t promised = is_kill || fsync_policy != NO ? promised_moment() : 0;
+    uint32_t promised = fsync_policy != NO ? promised_moment() : 0;
     if (tracing) fprintf(stderr, "%s, fsync %d\n", is_kill ? "kill" : "loss of power", fsync_policy);
     tally->rewrites += server->durability->append_log->rewrites;
     memset(clients, 0, sizeof clients);
