@@ -1,11 +1,22 @@
-"""Servers as the shards of a cluster."""
+"""Servers as the shards of a cluster, and fixtures of theirs, for test files to import."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import pytest
+
 import replay_server as rs
+
+K = {"k": rs.Column("int64")}
+"""A signature that tells items apart."""
+
+
+def keys(low: int, high: int) -> dict[str, np.ndarray]:
+    return {"k": np.arange(low, high)}
 
 
 def url_of(*servers: rs.Server) -> str:
@@ -16,3 +27,25 @@ def url_of(*servers: rs.Server) -> str:
 def start(stack: contextlib.ExitStack, count: int, **options: Any) -> list[rs.Server]:
     """Servers of the numbers 0 to count - 1."""
     return [stack.enter_context(rs.Server(config={"shard": number}, **options)) for number in range(count)]
+
+
+@pytest.fixture(scope="module")
+def servers(request: pytest.FixtureRequest) -> Iterator[list[rs.Server]]:
+    """`SHARDS` of the module, or two."""
+    with contextlib.ExitStack() as stack:
+        yield start(stack, getattr(request.module, "SHARDS", 2))
+
+
+@pytest.fixture
+def cluster(servers: list[rs.Server]) -> Iterator[rs.Client]:
+    with rs.Client(url_of(*servers)) as client:
+        yield client
+        for name in client.tables():
+            client.drop_table(name)
+
+
+@pytest.fixture
+def shards(servers: list[rs.Server]) -> Iterator[list[rs.Client]]:
+    """A client of each."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(rs.Client(server.url)) for server in servers]

@@ -5,33 +5,21 @@ from __future__ import annotations
 import contextlib
 import pickle
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from shards import start, url_of
+from shards import cluster, servers, url_of
 
 import replay_server as rs
+
+__all__ = ["cluster", "servers"]  # fixtures
+SHARDS = 3
 
 SIGNATURE = {
     "obs": {"k": rs.Column("int64"), "wide": rs.Column("uint8", (512,))},
     "words": rs.Column("int32", (None,)),
 }
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[list[rs.Server]]:
-    with contextlib.ExitStack() as stack:
-        yield start(stack, 3)
-
-
-@pytest.fixture
-def cluster(servers) -> Iterator[rs.Client]:
-    with rs.Client(url_of(*servers)) as client:
-        yield client
-        for name in client.tables():
-            client.drop_table(name)
 
 
 def batch_of(keys: np.ndarray) -> dict[str, Any]:

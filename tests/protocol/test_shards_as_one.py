@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from shards import start, url_of
+from shards import K, cluster, keys, servers, shards
 
 import replay_server as rs
 
-K = {"k": rs.Column("int64")}
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[list[rs.Server]]:
-    with contextlib.ExitStack() as stack:
-        yield start(stack, 2)
-
-
-@pytest.fixture
-def cluster(servers) -> Iterator[rs.Client]:
-    with rs.Client(url_of(*servers)) as client:
-        yield client
-        for name in client.tables():
-            client.drop_table(name)
-
-
-@pytest.fixture
-def shards(servers) -> Iterator[list[rs.Client]]:
-    """A client of each."""
-    with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(rs.Client(server.url)) for server in servers]
-
-
-def keys(low: int, high: int) -> dict[str, np.ndarray]:
-    return {"k": np.arange(low, high)}
+__all__ = ["cluster", "servers", "shards"]  # fixtures
 
 
 def drawn(batch: rs.Batch) -> list[int]:

@@ -12,37 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shards import start, url_of
+from shards import K, cluster, keys, servers, shards, start, url_of
 
 import replay_server as rs
 
-K = {"k": rs.Column("int64")}
+__all__ = ["cluster", "servers", "shards"]  # fixtures
+
 MISSING_AFTER_S = 0.3
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[list[rs.Server]]:
-    with contextlib.ExitStack() as stack:
-        yield start(stack, 2)
-
-
-@pytest.fixture
-def cluster(servers) -> Iterator[rs.Client]:
-    with rs.Client(url_of(*servers)) as client:
-        yield client
-        for name in client.tables():
-            client.drop_table(name)
-
-
-@pytest.fixture
-def shards(servers) -> Iterator[list[rs.Client]]:
-    """A client of each."""
-    with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(rs.Client(server.url)) for server in servers]
-
-
-def keys(low: int, high: int) -> dict[str, np.ndarray]:
-    return {"k": np.arange(low, high)}
 
 
 @contextlib.contextmanager

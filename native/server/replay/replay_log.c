@@ -28,20 +28,22 @@ static uint8_t *record(struct table_journal_sink *sink, size_t bytes) {
     return entry->logged ? propagate_record(entry->registry->server, name_of(entry), bytes) : NULL;
 }
 
+static int open_journal(struct replay_entry *entry, struct error *error) {
+    entry->journal.record = record;
+    return table_journal_begin(entry->table, &entry->journal, error);
+}
+
 /* Without memory for its journal the table stays out of the file, as one that is not durable. */
 static bool begin_journal(struct replay_entry *entry) {
     struct error error;
-    entry->journal.record = record;
-    if (table_journal_begin(entry->table, &entry->journal, &error) == 0) return true;
+    if (open_journal(entry, &error) == 0) return true;
     log_event(LOG_WARNING, "table_not_logged", LOG_FIELDS({"table", .text = name_of(entry)}),
               "%s; what happens to it is not in the append-only file", error.message);
     return false;
 }
 
 int replay_log_begin(struct replay_entry *entry, struct error *error) {
-    if (!entry->registry->logs || !is_durable(entry)) return 0;
-    entry->journal.record = record;
-    return table_journal_begin(entry->table, &entry->journal, error);
+    return entry->registry->logs && is_durable(entry) ? open_journal(entry, error) : 0;
 }
 
 void replay_log_created(struct replay_entry *entry) {
