@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import threading
@@ -52,13 +53,22 @@ def test_adds_go_on_where_one_shard_has_priorities_of_zero_only(cluster):
     ids = cluster.add("t", keys(0, 20), timeout=0)
     cluster.update_priorities("t", ids[ids >> np.uint64(56) == 0], np.zeros(10))
 
-    def add() -> None:
-        for key in range(200):
-            cluster.add("t", keys(key, key + 1), priorities=np.full(1, float(key % 2)), timeout=50)
+    sampled = threading.Event()
+
+    def add() -> None:  # until all is sampled: the last samples may wait for an add to the shard that they need
+        for key in itertools.count():
+            if sampled.is_set():
+                return
+            with contextlib.suppress(rs.Timeout):
+                cluster.add("t", keys(key, key + 1), priorities=np.full(1, float(key % 2)), timeout=0.1)
 
     with in_background(add):
-        for _ in range(50):
-            assert len(cluster.sample("t", 4, timeout=50)) == 4
+        try:
+            for _ in range(50):
+                assert len(cluster.sample("t", 4, timeout=50)) == 4
+        finally:
+            sampled.set()
+    assert cluster.info("t")["added"] >= 180
 
 
 def test_a_lone_writer_gets_on_whose_shard_cannot_hold_the_minimum_of_the_whole(cluster):
