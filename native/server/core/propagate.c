@@ -71,16 +71,16 @@ static bool add_replacement(struct changes *changes, struct append_buffer *buffe
            (!wraps || add_text(buffer, "*1\r\n$4\r\nEXEC\r\n"));
 }
 
-/* Of what a command has in its place: whoever reads it would miss a part. */
-static void check_instead(struct server *server, bool added) {
-    for (int reader = 0; reader < CHANGES_READERS && !added; reader++)
+/* Whoever reads what is taken down would miss a part of this command. */
+static void lose(struct server *server) {
+    for (int reader = 0; reader < CHANGES_READERS; reader++)
         if (buffer_of(server, reader)) tell_lost(server, reader);
 }
 
 void propagate_instead(struct client *client, uint32_t argc, const struct resp_argument *argv) {
     struct changes *changes = &client->server->changes;
     if (!anyone_reads(client->server)) return;
-    check_instead(client->server, add_command(&changes->instead, argc, argv));
+    if (!add_command(&changes->instead, argc, argv)) lose(client->server);
     changes->instead_count++;
 }
 
@@ -100,7 +100,7 @@ void propagate_key_words(struct client *client, const char *name, uint32_t key_i
     for (const char *word; added && (word = va_arg(words, const char *));)
         added = append_buffer_add_word(&changes->instead, word, strlen(word), NULL);
     va_end(words);
-    check_instead(client->server, added);
+    if (!added) lose(client->server);
     changes->instead_count++;
 }
 
@@ -127,9 +127,12 @@ void propagate_call(struct client *client, bool changed) {
     struct server *server = client->server;
     struct changes *changes = &server->changes;
     bool for_file = upcalls.append_log_buffer(server), for_replicas = upcalls.replication_buffer(server);
+    bool in_part = changed && changes->out_of_memory;
+    changes->out_of_memory = false;
     if (!for_file && !for_replicas && !changes->lost) return;
-    if (for_file && changed && !changes->nothing) take_down(server, CHANGES_FOR_FILE, client);
-    if (for_replicas && !changes->nothing && concerns_replicas(client->command, changed))
+    if (in_part) lose(server);
+    if (for_file && changed && !in_part && !changes->nothing) take_down(server, CHANGES_FOR_FILE, client);
+    if (for_replicas && !in_part && !changes->nothing && concerns_replicas(client->command, changed))
         take_down(server, CHANGES_FOR_REPLICAS, client);
     if (changes->instead_count > 0) {
         append_buffer_clear(&changes->instead);

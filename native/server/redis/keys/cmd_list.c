@@ -56,6 +56,7 @@ static void push(struct client *client, bool at_head, bool only_existing) {
         struct value *element = keyspace_string(client, i);
         if (!element || !list_push(list, at_head, element)) {
             value_free(element);
+            if (i > 2) keyspace_changed(client, entry);
             remove_if_empty(client, entry);
             reply_out_of_memory(client);
             return;
@@ -301,8 +302,8 @@ static void ltrim_command(struct client *client) {
     if (!entry) return;
     struct list *list = list_of(entry);
     int64_t length = (int64_t)list_length(list);
-    keyspace_changed(client, entry);
     if (!clamp_range(length, &start, &end)) {
+        keyspace_changed(client, entry);
         keyspace_remove(client, entry);
         reply_ok(client);
         return;
@@ -315,6 +316,7 @@ static void ltrim_command(struct client *client) {
     }
     list_drop(list, true, (uint64_t)start, dropped);
     list_drop(list, false, (uint64_t)(length - 1 - end), dropped);
+    keyspace_changed(client, entry);
     store_discard(client->server->store, &dropped->head);
     reply_ok(client);
 }

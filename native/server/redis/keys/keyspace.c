@@ -117,6 +117,7 @@ void reply_string(struct client *client, const struct value *value) {
 }
 
 void reply_out_of_memory(struct client *client) {
+    client->server->changes.out_of_memory = true;
     reply_error(client, "OOM the system has no memory left for this; free keys or lower maxmemory");
 }
 
