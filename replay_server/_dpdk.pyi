@@ -1,4 +1,4 @@
-"""The cffi extension over DPDK, where it was built: `lib` holds the functions of native/dpdk_cdef.h."""
+"""The cffi extension over DPDK, where it was built: `lib` holds the functions of native/net/dpdk/binding.h."""
 
 from typing import Any
 
