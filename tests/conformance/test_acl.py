@@ -141,7 +141,7 @@ def test_rules_may_name_every_command_of_redis(pair: Pair) -> None:
     theirs, ours = all_names(pair.redis), all_names(pair.ours)
     absent = sorted(theirs - ours)
     assert b"module|load" in absent
-    assert b"migrate" in absent
+    assert b"restore-asking" in absent
     for rules in ([b"+" + name for name in absent], [b"+@all", *(b"-" + name for name in absent)]):
         for peer in (pair.redis, pair.ours):
             peer.run(b"ACL", b"DELUSER", b"alice")
@@ -153,7 +153,7 @@ def test_rules_may_name_every_command_of_redis(pair: Pair) -> None:
     }
     for rule in (b"+xadd2", b"-migrat", b"+xgroup|nope", b"+module|nope", b"-xadd|x"):
         same(pair, b"ACL", b"SETUSER", b"alice", rule)
-    for words in (b"module load x", b"migrate"):
+    for words in (b"module load x", b"restore-asking k"):
         kind, _ = pair.ours.run(b"ACL", b"DRYRUN", b"alice", *words.split())
         assert kind == "-", words
     pair.run((b"ACL", b"DELUSER", b"alice"))
@@ -162,9 +162,9 @@ def test_rules_may_name_every_command_of_redis(pair: Pair) -> None:
 def test_a_file_of_users_that_names_absent_commands_is_loaded_and_saved(tmp_path: Path) -> None:
     path = tmp_path / "users.acl"
     lines = {
-        "user alice on nopass ~* resetchannels -@all +get +migrate +module|load",
+        "user alice on nopass ~* resetchannels -@all +get +restore-asking +module|load",
         "user bob off sanitize-payload resetchannels -@all +@stream +@geo -xtrim",
-        "user carol on nopass ~* &* +@all -migrate -cluster|slots -xgroup -function|dump",
+        "user carol on nopass ~* &* +@all -restore-asking -cluster|slots -xgroup -function|dump",
         "user default on nopass ~* &* +@all",
     }
     path.write_text("\n".join(lines) + "\n")
@@ -179,7 +179,7 @@ def test_a_file_of_users_that_names_absent_commands_is_loaded_and_saved(tmp_path
         with redis.Redis.from_url(server.url, username="alice", password="x") as alice:
             assert alice.get("key") is None
             with pytest.raises(redis.ResponseError, match="unknown command"):
-                alice.execute_command("MIGRATE", "localhost", "1", "key", "0", "1")
+                alice.execute_command("RESTORE-ASKING", "key", "0", "payload")
             with pytest.raises(redis.ResponseError, match="no permissions to run the 'set'"):
                 alice.set("key", "1")
 

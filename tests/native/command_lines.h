@@ -463,6 +463,7 @@ static const struct exempt {
     bool is_sent;
 } exempt[] = {
     {"failover", "what it makes wait goes on when a replica has all changes, and no peer says so", false},
+    {"migrate", "waits for other servers, some of them of this network", false},
     {"shutdown", "ends the server", false},
     {"config|rewrite", "needs a configuration file, which a server in a test has not", true},
     {"asking", "needs a cluster", true},

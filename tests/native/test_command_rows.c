@@ -51,6 +51,8 @@ static const struct example {
     {"hello", "HELLO 2 SETNAME auth AUTH default " SECRET},
     {"acl|setuser", "ACL SETUSER someone on >" SECRET " <" SECRET},
     {"config|set", "CONFIG SET maxmemory 0 requirepass " SECRET},
+    {"migrate", "MIGRATE host 1 key 0 10 COPY AUTH " SECRET},
+    {"migrate", "MIGRATE host 1 key 0 10 AUTH2 " SECRET " other-" SECRET},
     {"replay.prove", "REPLAY.PROVE " SECRET},
 };
 #define EXAMPLES (sizeof examples / sizeof *examples)

@@ -12,6 +12,8 @@
 #include "server/core/server.h"
 #include "store/store.h"
 
+#define LOOK_AGAIN_US 1000u /* whether others have waited for long by now */
+
 static void run_body(void *context) {
     struct exclusive *exclusive = context;
     exclusive->body(exclusive->client);
@@ -127,35 +129,47 @@ bool exclusive_goes_on(struct client *client) {
     return !exclusive_is_lost(client);
 }
 
-bool exclusive_awaits_turn(struct client *client) {
+bool exclusive_awaits(struct client *client, uint64_t until_us) {
     struct exclusive *exclusive = &client->server->exclusive;
     if (!exclusive->inside || !exclusive->plain || exclusive->client != client) return false;
+    exclusive->rests_until_us = until_us;
     fiber_yield(exclusive->fiber);
     return !exclusive_is_lost(client);
 }
 
-void exclusive_sleep(struct server *server, uint64_t until_us) {
-    while (server->exclusive.inside && clock_monotonic_us() < until_us) fiber_yield(server->exclusive.fiber);
+bool exclusive_awaits_turn(struct client *client) {
+    return exclusive_awaits(client, 0);
 }
 
-bool exclusive_step(struct server *server) {
+void exclusive_sleep(struct server *server, uint64_t until_us) {
     struct exclusive *exclusive = &server->exclusive;
-    if (!exclusive->on || exclusive->abandoned) return false;
+    for (uint64_t now_us; exclusive->inside && (now_us = clock_monotonic_us()) < until_us;) {
+        exclusive->rests_until_us = until_us < now_us + LOOK_AGAIN_US ? until_us : now_us + LOOK_AGAIN_US;
+        fiber_yield(exclusive->fiber);
+    }
+}
+
+uint64_t exclusive_step(struct server *server) {
+    struct exclusive *exclusive = &server->exclusive;
+    if (!exclusive->on || exclusive->abandoned) return CLOCK_NEVER;
     uint64_t limit_us = (uint64_t)server->config.busy_reply_threshold_ms * 1000;
     if (!exclusive->busy && !exclusive->plain && limit_us > 0 && server->now_us >= exclusive->began_us + limit_us) {
         exclusive->busy = true;
         wake_waiting(server);
     }
-    if (exclusive->client->blocked)
-        client_retry(exclusive->client);
+    bool is_left = !exclusive->client->blocked; /* its client has closed, or is about to */
+    if (!is_left && server->now_us < exclusive->rests_until_us) return exclusive->rests_until_us;
+    exclusive->rests_until_us = 0;
+    if (is_left)
+        run_slice(server, false);
     else
-        run_slice(server, false); /* it has closed, or is about to */
-    if (exclusive->on) return true;
+        client_retry(exclusive->client);
+    if (exclusive->on) return exclusive->rests_until_us;
     exclusive->busy = false;
     server->store->frozen_ms = 0;
     free_orphan(exclusive);
     wake_waiting(server);
-    return true;
+    return 0;
 }
 
 bool exclusive_makes_wait(const struct server *server) {

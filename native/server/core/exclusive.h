@@ -28,6 +28,7 @@ struct exclusive {
     bool plain;                /* by exclusive_run_command */
     const char *ended_by;      /* what ends a script: SCRIPT KILL, FUNCTION KILL */
     uint64_t began_us, until_us;
+    uint64_t rests_until_us;   /* no slice before; 0: in the next turn */
     void *owned;               /* what the body would have freed; used where it is abandoned */
     void (*release)(void *owned);
 };
@@ -50,13 +51,14 @@ void exclusive_rest(struct server *server);
 bool exclusive_goes_on(struct client *client);
 #define EXCLUSIVE_PARTS_AT_ONCE 2000 /* what has to do with more parts of a value is run in slices */
 #define EXCLUSIVE_PARTS_TO_REST 64   /* and may be put down after so many */
-/* Within the body of exclusive_run_command: puts it down until the next turn, whatever is left of the slice: for what
- * the loop does meanwhile. False: the client is lost, or there is no stack on which to wait. */
+/* Within the body of exclusive_run_command: puts it down until the next turn, or until the time, whatever is left of the
+ * slice: for what happens meanwhile. False: the client is lost, or there is no stack on which to wait. */
 bool exclusive_awaits_turn(struct client *client);
+bool exclusive_awaits(struct client *client, uint64_t until_us);
 /* In a transaction or a script: until then nothing of anybody is run, but the loop goes on. Elsewhere it returns at once. */
 void exclusive_sleep(struct server *server, uint64_t until_us);
-/* One more slice, called in each turn of the loop. True: there is more to do. */
-bool exclusive_step(struct server *server);
+/* One more slice, called in each turn of the loop. Returns when it wants to be called again, 0 for at once. */
+uint64_t exclusive_step(struct server *server);
 
 /* Must other clients' requests wait? */
 bool exclusive_makes_wait(const struct server *server);

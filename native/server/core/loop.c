@@ -227,10 +227,6 @@ static void count_turn(struct server *server) {
 
 /* ---- what runs in a turn ------------------------------------------------------------------------------------------------ */
 
-static uint64_t at_once_if(bool there_is_more) {
-    return there_is_more ? 0 : CLOCK_NEVER;
-}
-
 static uint64_t ready_work(struct server *server) {
     run_ready(server);
     return CLOCK_NEVER;
@@ -239,10 +235,6 @@ static uint64_t ready_work(struct server *server) {
 static uint64_t woken_work(struct server *server) {
     if (server->woken || server->retry_parts) server_run_woken(server);
     return CLOCK_NEVER;
-}
-
-static uint64_t exclusive_work(struct server *server) {
-    return at_once_if(exclusive_step(server));
 }
 
 static uint64_t sweep_work(struct server *server) {
@@ -271,7 +263,7 @@ static const struct {
     {woken_work},
     /* Ends a pause, so that what it held back may be exclusive; this then runs at once. */
     {pause_step, .waits_for_exclusive = true},
-    {exclusive_work},
+    {exclusive_step},
     /* Whoever could be served has been: now those whose time is over are told so. */
     {server_run_deadlines},
     {sweep_work},

@@ -21,8 +21,8 @@ extern const struct key_specification counted_keys_read[], counted_keys_taken_fr
 
 extern const struct command commands_acl[], commands_bits[], commands_database[], commands_dump[], commands_functions[],
     commands_generic[], commands_geo[], commands_geo_search[], commands_hash[], commands_hash_random[],
-    commands_hyperloglog[], commands_keys[], commands_lcs[], commands_list[], commands_list_move[], commands_object[],
-    commands_pubsub[], commands_scripts[], commands_set[], commands_sort[], commands_stream_claim[],
+    commands_hyperloglog[], commands_keys[], commands_lcs[], commands_list[], commands_list_move[], commands_migrate[],
+    commands_object[], commands_pubsub[], commands_scripts[], commands_set[], commands_sort[], commands_stream_claim[],
     commands_stream_entries[], commands_stream_groups[], commands_stream_info[], commands_stream_read[],
     commands_string[], commands_transactions[], commands_zset[], commands_zset_algebra[], commands_zset_pop[],
     commands_zset_random[], commands_zset_range[];

@@ -16,6 +16,7 @@
 #include "base/memory.h"
 #include "server/core/exclusive.h"
 #include "server/core/pause.h"
+#include "server/core/resolution.h"
 #include "server/durability/durability_part.h"
 #include "server/durability/restore.h"
 #include "server/durability/snapshots.h"
@@ -108,27 +109,6 @@ __attribute__((format(printf, 2, 3))) static void fail(struct primary_link *link
 
 /* ---- the name ----------------------------------------------------------------------------------------------------------- */
 
-struct resolution {
-    struct worker_job job;
-    struct worker *worker;
-    char host[256], port[8];
-    struct addrinfo *found;
-    int failure;
-};
-
-static void resolve(struct worker_job *job) {
-    struct resolution *resolution = (struct resolution *)(void *)job;
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
-    resolution->failure = getaddrinfo(resolution->host, resolution->port, &hints, &resolution->found);
-}
-
-static void resolution_free(struct resolution *resolution) {
-    if (!resolution) return;
-    worker_free(resolution->worker);
-    if (resolution->found) freeaddrinfo(resolution->found);
-    memory_free(resolution);
-}
-
 static void connect_to(struct primary_link *link, const struct addrinfo *address);
 
 /* An address needs no thread that may have to wait for an answer. */
@@ -146,20 +126,13 @@ static bool is_connected_as_address(struct primary_link *link) {
 }
 
 static void begin_resolving(struct primary_link *link) {
-    struct resolution *resolution = memory_calloc(1, sizeof *resolution);
-    if (resolution) resolution->worker = worker_new();
-    if (!resolution || !resolution->worker) {
-        memory_free(resolution);
+    link->resolving = resolution_begin(link->host, link->port);
+    if (!link->resolving) {
         fail(link, "out of memory or threads");
         return;
     }
-    snprintf(resolution->host, sizeof resolution->host, "%s", link->host);
-    snprintf(resolution->port, sizeof resolution->port, "%d", (int)link->port);
-    resolution->job.run = resolve;
-    link->resolving = resolution;
     link->state = LINK_RESOLVES;
     link->began_us = link->server->now_us;
-    worker_give(resolution->worker, &resolution->job);
 }
 
 /* ---- greeting ------------------------------------------------------------------------------------------------------------ */
@@ -411,13 +384,15 @@ static void connect_to(struct primary_link *link, const struct addrinfo *address
 }
 
 static uint64_t resolved(struct primary_link *link) {
+    const char *why;
+    if (!resolution_has_ended(link->resolving)) return link->server->now_us + LOOK_AGAIN_US;
     struct resolution *resolution = link->resolving;
-    if (!worker_finished(resolution->worker)) return link->server->now_us + LOOK_AGAIN_US;
+    const struct addrinfo *found = resolution_found(resolution, &why);
     link->resolving = NULL;
-    if (resolution->failure != 0)
-        fail(link, "%s", gai_strerror(resolution->failure));
+    if (found)
+        connect_to(link, found);
     else
-        connect_to(link, resolution->found);
+        fail(link, "%s", why);
     resolution_free(resolution);
     return link->state == LINK_WAITS ? link->retry_us : CLOCK_NEVER;
 }
@@ -429,7 +404,7 @@ uint64_t link_step(struct server *server) {
         if (server->now_us < link->retry_us) return link->retry_us;
         if (server->ending.begun) return CLOCK_NEVER;
         if (is_connected_as_address(link)) return link->state == LINK_WAITS ? link->retry_us : CLOCK_NEVER;
-        if (link->resolving && !worker_finished(link->resolving->worker)) return server->now_us + RETRY_US;
+        if (link->resolving && !resolution_has_ended(link->resolving)) return server->now_us + RETRY_US;
         resolution_free(link->resolving); /* of another primary */
         link->resolving = NULL;
         begin_resolving(link);

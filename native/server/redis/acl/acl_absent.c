@@ -2,7 +2,6 @@
 #include "server/redis/acl/acl_commands.h"
 
 const struct acl_absent acl_absent[] = {
-    {"migrate", ACL_DANGEROUS | ACL_KEYSPACE | ACL_SLOW | ACL_WRITE},
     {"module|load", ACL_ADMIN | ACL_DANGEROUS | ACL_SLOW},
     {"module|loadex", ACL_ADMIN | ACL_DANGEROUS | ACL_SLOW},
     {"module|unload", ACL_ADMIN | ACL_DANGEROUS | ACL_SLOW},
