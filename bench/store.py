@@ -45,6 +45,12 @@ LIST_ITEMS = 600
 HASH = "myhash"
 HASH_FIELDS = 20
 PLACES = "places"
+STREAM = "events"
+GROUP = "readers"
+FUNCTION = "add"
+LIBRARY = f"""#!lua name=bench
+redis.register_function('{FUNCTION}', function(keys, arguments) return redis.call('INCRBY', keys[1], arguments[1]) end)
+"""
 RANDOM = "__rand_int__"
 """What redis-benchmark puts a number of twelve digits in place of."""
 KEY_COUNT = 200_000
@@ -96,12 +102,20 @@ TESTS = [
         heavy=True,
     ),
     Test("dump", ("DUMP", HASH)),
+    Test("xadd", ("XADD", STREAM, "*", "number", "__rand_int__")),
+    Test("xrange_100", ("XRANGE", STREAM, "-", "+", "COUNT", "100"), requests=30_000, heavy=True),
+    Test(
+        "xreadgroup",
+        ("XREADGROUP", "GROUP", GROUP, "one", "COUNT", "1", "STREAMS", STREAM, ">"),
+        requests=25_000,
+    ),
+    Test("fcall", ("FCALL", FUNCTION, "1", "counter:__rand_int__", "1")),
     Test("mset", ("-t", "mset"), requests=50_000, heavy=True),
     Test("set_1mb", ("-t", "set"), 3000, data_bytes=LARGE_BYTES, heavy=True, pipelined=False),
     Test("get_1mb", ("GET", "large"), 6000, heavy=True, pipelined=False),
     Test("weights_13mb", ("GET", "weights"), 400, WEIGHTS_READERS, heavy=True, pipelined=False),
 ]
-"""Every test of redis-benchmark, one command each; sketches, places and dumps; and large values."""
+"""Every test of redis-benchmark, one command each; sketches, places, dumps, streams and functions; and large values."""
 
 BY_NAME = {test.name: test for test in TESTS}
 VALUES = {"integer": b"123456", "8b": b"valuexyz", "64b": b"x" * 64}
@@ -172,6 +186,12 @@ class Side:
             self.client.hset(HASH, mapping={f"field:{at}": f"value:{at * at}" for at in range(HASH_FIELDS)})
         if test.name == "geosearch":
             self.load(BY_NAME["geoadd"], 16, KEYSPACE)
+        if STREAM in test.command and test.name != "xadd":
+            self.load(BY_NAME["xadd"], 16, KEYSPACE)
+        if GROUP in test.command:
+            self.client.xgroup_create(STREAM, GROUP, id="0")
+        if FUNCTION in test.command:
+            self.client.function_load(LIBRARY, replace=True)
         if "large" in test.command:
             self.client.set("large", b"x" * LARGE_BYTES)
         if "weights" in test.command:
