@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from replay_server.learner.finite import check_finite, first_not_finite
-from replay_server.learner.replay_learner import ReplayLearner
+from replay_server.learner.replay_learner import LEARNING, ReplayLearner
 
 BEST = "best"
 """Folder, beside the step_N folders, of the network that evaluations judged best."""
@@ -49,7 +49,10 @@ def read_checkpoint(path: Path, learner: ReplayLearner) -> dict[str, Any]:
     counters = json.loads((path / "counters.json").read_text())
     try:
         for name, module in learner.modules.items():
-            module.load_state_dict(load_file(path / f"{name}.safetensors"))
+            file = path / f"{name}.safetensors"
+            if name == LEARNING and not file.exists():  # of a run that averaged nothing
+                file = path / "network.safetensors"
+            module.load_state_dict(load_file(file))
     except RuntimeError as error:
         raise ValueError(
             f"{path} holds another network: use the env, network and hidden it was written with ({error})"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -19,6 +20,13 @@ from torch import Tensor, nn
 from replay_server.rl.observations import channels_first
 from replay_server.rl.settings import ApexSettings
 from replay_server.torch.device_batches import tensor_over
+
+LEARNING = "learning"
+"""Name of the network that learns, in a checkpoint whose "network" is a mean."""
+AVERAGE_EVERY = 10
+"""Learner steps between two networks that are averaged: more would cost time, and are much alike."""
+AVERAGED_SHARE = 0.2
+"""Of all learner steps: so many at most are averaged, since the first networks play badly."""
 
 Values: TypeAlias = np.ndarray | Tensor
 """Of a column: an array, or a tensor that is on the learner's device already."""
@@ -142,7 +150,8 @@ class ReplayLearner(abc.ABC):
 
     Args:
         modules: all that a checkpoint keeps, on the device, by the names of its files. "network" is what actors play
-            with and what is published; "target" is the target network.
+            with and what is published; "target" is the target network. With ``settings.average_updates``, "network"
+            becomes the mean of what was given under that name, and that is called "learning".
         followed: what the target network follows.
         groups: the parameters that learn. Each group has a loss of its own (`Loss.total`, then `Loss.others`), and its
             gradient is clipped by itself.
@@ -162,6 +171,11 @@ class ReplayLearner(abc.ABC):
         self.precision = precision
         self.step = 0
         self.modules = dict(modules)
+        self.averaged = self.modules["network"] if settings.average_updates else None
+        """What `published` is the mean of; None where that is published as it is."""
+        if self.averaged is not None:
+            self.modules[LEARNING] = self.averaged
+            self.modules["network"] = copy.deepcopy(self.averaged).requires_grad_(False)
         self.followed = followed
         self.target = self.modules["target"].requires_grad_(False)
         self.target.load_state_dict(followed.state_dict())
@@ -257,6 +271,9 @@ class ReplayLearner(abc.ABC):
             self.step += 1
             if self.step % self.settings.target_update_every == 0:
                 self.update_target(update.finite)
+            if self.averaged is not None and self.step % AVERAGE_EVERY == 0:
+                updates = min(self.settings.average_updates, AVERAGED_SHARE * self.step)
+                self._follow(self.published, self.averaged, min(1.0, AVERAGE_EVERY / updates), update.finite)
         return replace(update, counted=counted, step=self.step)
 
     def settle(self, update: Update) -> bool:
@@ -278,18 +295,20 @@ class ReplayLearner(abc.ABC):
             return
         self.optimizer.step()
 
-    @torch.no_grad()
     def update_target(self, finite: Tensor | None = None) -> None:
         """Moves the target network to the one that it follows: a copy, or the share `target_mix` of the way.
 
         Where the update before was not `finite` (bool ()), it stays where it is.
         """
-        share: float | Tensor = self.settings.target_mix
+        self._follow(self.target, self.followed, self.settings.target_mix, finite)
+
+    @torch.no_grad()
+    def _follow(self, follower: nn.Module, leader: nn.Module, share: float | Tensor, finite: Tensor | None) -> None:
         if self.device_looks and finite is not None:
             share = share * finite.float()
-        for old, new in zip(self.target.parameters(), self.followed.parameters(), strict=True):
+        for old, new in zip(follower.parameters(), leader.parameters(), strict=True):
             old.lerp_(new, share)
-        for old, new in zip(self.target.buffers(), self.followed.buffers(), strict=True):
+        for old, new in zip(follower.buffers(), leader.buffers(), strict=True):
             old.copy_(new)
 
     def _to_device(self, values: Values) -> Tensor:

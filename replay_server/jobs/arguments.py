@@ -106,6 +106,8 @@ def check_settings(settings: ApexSettings) -> None:
         raise ValueError(f"--discount: expected 0 to 1, got {settings.discount}")
     if not 0.0 < settings.target_mix <= 1.0:
         raise ValueError(f"--target-mix: expected more than 0 and at most 1, got {settings.target_mix}")
+    if settings.average_updates < 0:
+        raise ValueError(f"--average-updates: expected 0 or more, got {settings.average_updates}")
 
 
 def check_actors_for_shards(settings: ApexSettings) -> None:

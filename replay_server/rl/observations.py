@@ -23,8 +23,8 @@ SMALLEST_SIDE = 4
 """Of an image, in pixels: what is smaller is a vector."""
 LARGEST_BOUND = 65_535
 """Bounds beyond it are as good as none: nothing is divided by them."""
-MAX_LEAVES = 20
-"""Of an observation. A table has at most 64 columns, three for each leaf."""
+MAX_LEAVES = 80
+"""Of an observation. A table has at most 256 columns, three for each leaf."""
 
 
 # ---- trees -----------------------------------------------------------------------------------------------------------

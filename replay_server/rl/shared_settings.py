@@ -27,8 +27,8 @@ OWN: dict[str, frozenset[str]] = {
         "learner": "minutes max_updates max_transitions target_score target_evaluations batch_size "
         "importance_sampling_exponent optimizer learning_rate learning_rate_end learning_rate_decay_updates "
         "optimizer_epsilon rmsprop_decay gradient_norm initial_temperature target_entropy target_update_every "
-        "target_mix publish_every precision device learner_threads targets_ahead prefetch checkpoint_every_s "
-        "checkpoints_kept wandb logdir resume",
+        "target_mix average_updates publish_every precision device learner_threads targets_ahead prefetch "
+        "checkpoint_every_s checkpoints_kept wandb logdir resume",
         "actor": "epsilon_base epsilon_exponent push_every pull_every_frames",
         "evaluator": "eval_every_updates eval_episodes eval_epsilon final_episodes logdir resume",
     }.items()

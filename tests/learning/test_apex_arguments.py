@@ -102,6 +102,7 @@ def test_a_profile_that_was_asked_for_stays():
         ({"minutes": -1.0}, "--minutes: expected more than 0"),
         ({"capacity": 10, "min_size_to_sample": 20}, "learning could never begin"),
         ({"target_mix": 0.0}, "--target-mix"),
+        ({"average_updates": -1}, "--average-updates: expected 0 or more"),
         ({"initial_temperature": 0.0}, "--initial-temperature: expected more than 0"),
     ],
 )

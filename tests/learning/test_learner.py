@@ -129,6 +129,39 @@ def test_soft_target_moves_its_share_of_the_way():
     torch.testing.assert_close(learner.target.state_dict()["value.0.weight"], expected)
 
 
+def test_what_plays_is_the_mean_of_the_newest_networks():
+    learner = make_learner(average_updates=100, learning_rate=0.01)
+    data, weights = random_batch(0)
+    seen, mean = [], None
+    for step in range(1, 3001):
+        learner.update(data, weights)
+        if step % 10 == 0:
+            seen.append(learner.online.state_dict()["value.0.weight"].clone())
+            share = 10 / min(100, step / 5)
+            mean = seen[-1] if share >= 1 else mean + share * (seen[-1] - mean)
+    playing = learner.published.state_dict()["value.0.weight"]
+    torch.testing.assert_close(playing, mean)
+    assert not torch.equal(playing, seen[-1])
+    assert all(parameter.grad is None for parameter in learner.published.parameters())
+
+
+def test_a_mean_survives_a_checkpoint_and_begins_with_the_network_of_one_without(tmp_path):
+    data, weights = random_batch(0)
+    plain, mean = make_learner(learning_rate=0.01), make_learner(average_updates=1000, learning_rate=0.01)
+    for learner in (plain, mean):
+        for _ in range(200):
+            learner.update(data, weights)
+    for written, read in ((mean, mean), (plain, mean)):
+        path = saving.write_checkpoint(tmp_path / str(written is mean), written, {})
+        other = make_learner(average_updates=1000, learning_rate=0.01)
+        saving.read_checkpoint(path, other)
+        for name, value in written.published.state_dict().items():
+            assert torch.equal(other.published.state_dict()[name], value)
+        for name, value in written.online.state_dict().items():
+            assert torch.equal(other.online.state_dict()[name], value)
+        other.update(data, weights)
+
+
 def test_gradients_are_clipped_by_their_global_norm():
     learner = make_learner(gradient_norm=1e-3, optimizer="rmsprop")
     data, weights = random_batch(1)

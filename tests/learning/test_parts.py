@@ -57,7 +57,7 @@ READ_BY = {
     "learning_rate_decay_updates": "L", "optimizer_epsilon": "L", "rmsprop_decay": "L", "gradient_norm": "L",
     "target_update_every": "L", "target_mix": "L", "publish_every": "L", "pull_every_frames": "A", "precision": "L",
     "device": "L", "learner_threads": "L", "targets_ahead": "L", "prefetch": "L", "checkpoint_every_s": "L",
-    "checkpoints_kept": "L",
+    "checkpoints_kept": "L", "average_updates": "L",
     "eval_every_updates": "E", "eval_episodes": "E", "eval_epsilon": "E", "final_episodes": "E", "dashboard": "",
     "wandb": "L", "logdir": "LE", "resume": "LE", "host": "", "port": "", "checkpoint_replay": "",
     "checkpoint_replay_every_s": "", "replay_shards": "",
