@@ -147,7 +147,7 @@ class ApexSettings:
     """Share of the online network in such an update: 1 = a copy (Ape-X); below 1 = Polyak averaging (a soft target)."""
     average_updates: int = 0
     """What plays is the mean of the network over about so many of the last learner steps (an exponential one; Polyak &
-    Juditsky 1992), at most a fifth of all: at a high learning rate it plays better than the newest. 0 = the newest."""
+    Juditsky 1992), at most a fifth of all: at a high learning rate it can play better than the newest. 0 = the newest."""
     publish_every: int = 25
     """Learner steps between published weights."""
     pull_every_frames: int = 400
@@ -238,8 +238,6 @@ PROFILES: dict[str, dict[str, Any]] = {
         "optimizer_epsilon": 1e-8,
         "gradient_norm": 10.0,
         "target_update_every": 250,
-        # At this learning rate the newest network plays Breakout to 9 or 10 where the mean plays it to 15 or 16.
-        "average_updates": 2_000,
         "eval_every_updates": 10_000,
     },
     # For one GPU and 8 to 32 cores. Chosen by thought: no GPU was there to run it on.
