@@ -146,8 +146,9 @@ class ApexSettings:
     target_mix: float = 1.0
     """Share of the online network in such an update: 1 = a copy (Ape-X); below 1 = Polyak averaging (a soft target)."""
     average_updates: int = 0
-    """What plays is the mean of the network over about so many of the last learner steps (an exponential one; Polyak &
-    Juditsky 1992), at most a fifth of all: at a high learning rate it can play better than the newest. 0 = the newest."""
+    """What plays is the network's mean over about so many of the last learner steps (an exponential one; Polyak &
+    Juditsky 1992), at most a fifth of all: at a high learning rate it can play better than the newest. 0 = the newest.
+    """
     publish_every: int = 25
     """Learner steps between published weights."""
     pull_every_frames: int = 400

@@ -151,8 +151,8 @@ def test_a_mean_survives_a_checkpoint_and_begins_with_the_network_of_one_without
     for learner in (plain, mean):
         for _ in range(200):
             learner.update(data, weights)
-    for written, read in ((mean, mean), (plain, mean)):
-        path = saving.write_checkpoint(tmp_path / str(written is mean), written, {})
+    for written, folder in ((mean, "mean"), (plain, "plain")):
+        path = saving.write_checkpoint(tmp_path / folder, written, {})
         other = make_learner(average_updates=1000, learning_rate=0.01)
         saving.read_checkpoint(path, other)
         for name, value in written.published.state_dict().items():
