@@ -37,7 +37,8 @@ static inline void settle(void) {
     for (int turns = 0; quiet < 2; turns++) {
         CHECK(turns < 1000000);
         uint64_t wait_us = server_step(server);
-        quiet = transport->operations->poll(transport, 0) == 0 && wait_us > 0 ? quiet + 1 : 0;
+        bool rests = transport->operations->poll(transport, 0) == 0 && wait_us > 0 && !server->exclusive.on;
+        quiet = rests ? quiet + 1 : 0;
     }
 }
 

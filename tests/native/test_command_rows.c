@@ -15,7 +15,7 @@ static void for_each_row(void (*check)(const struct command *command)) {
 static void check_keys(const struct command *command) {
     const struct key_specification *keys = command->keys;
     for (size_t i = 0; keys && keys[i].flags; i++) {
-        CHECK(keys[i].find == KEY_UNKNOWN || (keys[i].index > 0 && keys[i].numbers[1] > 0));
+        CHECK(keys[i].find == KEY_UNKNOWN || (keys[i].index != 0 && keys[i].numbers[1] > 0));
         CHECK(keys[i].find != KEY_UNKNOWN || (command->flags & COMMAND_MOVABLEKEYS));
         CHECK(keys[i].find != KEY_COUNTED || (command->flags & COMMAND_MOVABLEKEYS));
         CHECK(!(keys[i].access & KEY_WRITE) || !(command->flags & COMMAND_READONLY));
