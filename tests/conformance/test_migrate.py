@@ -209,6 +209,18 @@ def test_a_target_that_says_nothing_is_given_up(tmp_path: Path, slow_target: Slo
         assert sorted(source.client.keys()) == [b"large", b"small"]
 
 
+def test_a_target_that_talks_nonsense_is_given_up(tmp_path: Path, slow_target: SlowTarget) -> None:
+    with start("ours", tmp_path) as source:
+        source.client.set("key", 1)
+        moving = begin_to_move(source.port, slow_target, timeout_ms=300)
+        with contextlib.suppress(OSError):  # until the other side hangs up
+            while not moving.can_read():
+                slow_target.answer(b"no end of it ")
+        with pytest.raises(redis.ResponseError, match="IOERR"):
+            moving.read_response()
+        assert source.client.get("key") == b"1"
+
+
 def test_others_wait_and_find_the_key_gone(tmp_path: Path, slow_target: SlowTarget) -> None:
     with start("ours", tmp_path) as source:
         source.client.set("key", "1")

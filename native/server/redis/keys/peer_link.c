@@ -14,6 +14,7 @@
 #include "server/core/resolution.h"
 
 #define SENT_AT_ONCE_BYTES (64u << 10)
+#define TAKEN_AT_ONCE_BYTES 4096u
 #define PROMPT_US 1000u
 #define LOOK_AGAIN_US 1000u
 
@@ -105,20 +106,18 @@ static void take_byte(struct peer_link *link, char byte) {
     link->take_line(link, link->line);
 }
 
-/* What has come. */
+/* Some of what has come. */
 static enum peer_result take_input(struct peer_link *link) {
-    char bytes[1024];
-    for (;;) {
-        ssize_t length = recv(link->number, bytes, sizeof bytes, 0);
-        if (length < 0) return errno == EAGAIN || errno == EINTR ? PEER_DONE : PEER_FAILED;
-        if (length == 0) return PEER_FAILED;
-        note_progress(link);
-        for (ssize_t i = 0; i < length; i++) take_byte(link, bytes[i]);
-    }
+    char bytes[TAKEN_AT_ONCE_BYTES];
+    ssize_t length = recv(link->number, bytes, sizeof bytes, 0);
+    if (length < 0) return errno == EAGAIN || errno == EINTR ? PEER_DONE : PEER_FAILED;
+    for (ssize_t i = 0; i < length; i++) take_byte(link, bytes[i]);
+    return length > 0 ? PEER_DONE : PEER_FAILED;
 }
 
 enum peer_result peer_link_send(struct peer_link *link, const void *bytes, size_t length) {
     const uint8_t *from = bytes;
+    note_progress(link); /* what was made to be sent may have taken long */
     while (length > 0) {
         size_t some = length < SENT_AT_ONCE_BYTES ? length : SENT_AT_ONCE_BYTES;
         ssize_t sent = send(link->number, from, some, MSG_NOSIGNAL);
@@ -139,9 +138,10 @@ enum peer_result peer_link_send(struct peer_link *link, const void *bytes, size_
 
 enum peer_result peer_link_await(struct peer_link *link, uint64_t lines) {
     note_progress(link);
-    for (;;) {
+    for (uint64_t before = link->lines;; before = link->lines) {
         enum peer_result result = take_input(link);
         if (link->lines >= lines) return PEER_DONE;
+        if (link->lines > before) note_progress(link);
         if (result == PEER_DONE) result = await_progress(link);
         if (result != PEER_DONE) return result;
     }
