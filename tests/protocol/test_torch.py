@@ -9,6 +9,7 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -236,6 +237,18 @@ class Struck(BaseException):
     pass
 
 
+@contextlib.contextmanager
+def survived() -> Iterator[None]:
+    """A strike in the midst of one of Python's own waits may leave its lock unlocked, which `Condition` then tells."""
+    try:
+        yield
+    except (Struck, rs.ConnectionLost):
+        pass
+    except RuntimeError as error:
+        if not isinstance(error.__context__, Struck):
+            raise
+
+
 @pytest.mark.filterwarnings("ignore:Exception ignored:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_interrupts_at_random_points_leave_nothing_over(client, make_table, eventually):
@@ -262,7 +275,7 @@ def test_interrupts_at_random_points_leave_nothing_over(client, make_table, even
         own = rs.Client(client.url)
         while operations < 1000:
             operations += 4
-            with contextlib.suppress(Struck, rs.ConnectionLost):  # outside of `finally`: the strike may fall there
+            with survived():  # outside of `finally`: the strike may fall there
                 try:
                     signal.setitimer(signal.ITIMER_REAL, 10 ** draws.uniform(-4, -1.5))
                     work(own[name])

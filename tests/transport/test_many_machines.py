@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -138,16 +139,7 @@ def test_an_actor_host_that_is_cut_off_comes_back_and_the_learner_goes_on(networ
 
 def test_another_host_joins_a_job_with_nothing_but_the_line_that_the_job_prints(network: Any, tmp_path: Path) -> None:
     job_log, actor_log = tmp_path / "job.log", tmp_path / "actor.log"
-    small = [
-        "--max-transitions",
-        "3000",
-        "--min-size-to-sample",
-        "200",
-        "--eval-episodes",
-        "1",
-        "--final-episodes",
-        "1",
-    ]
+    small = ["--min-size-to-sample", "200", "--eval-episodes", "1", "--final-episodes", "1"]
     command = [sys.executable, "-m", "replay_server", "apex", "--host", network.addresses["server"], *SETTINGS, *small]
     with logs_on_failure(tmp_path):
         job = network.start("server", [*command, "--logdir", str(tmp_path / "run")], job_log, ENVIRONMENT)
@@ -156,11 +148,13 @@ def test_another_host_joins_a_job_with_nothing_but_the_line_that_the_job_prints(
         assert words[:2] == ["actor", "--server"]
         actor = network.start("actors0", [sys.executable, "-m", "replay_server", *words], actor_log, ENVIRONMENT)
         wait_for("it to join", lambda: "actor 2 has joined" in job_log.read_text(), 90, [job, actor])
-        assert job.wait(timeout=240) == 0
+        wait_for("its scores", lambda: re.search(r"actor scores( \S+){3} ·", job_log.read_text()), 90, [job, actor])
+        job.send_signal(signal.SIGINT)
+        assert job.wait(timeout=240) == 130
         assert actor.wait(timeout=60) == 0
-        assert "actor 2 ends: table 'apex' is closed: the job ended (max_transitions)" in actor_log.read_text()
+        assert "actor 2 ends: table 'apex' is closed: the job ended (interrupted)" in actor_log.read_text()
         summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-        assert summary["ended_by"] == "max_transitions"
+        assert summary["ended_by"] == "interrupted"
         assert summary["actors_played"] >= 2, "it and one of the job's own at least"
         for file in tmp_path.rglob("*"):
             assert not file.is_file() or PASSWORD.encode() not in file.read_bytes(), f"{file.name} has the password"
