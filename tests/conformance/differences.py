@@ -69,7 +69,8 @@ DIFFERENCES: dict[str, str] = {
     "xadd": "An ID with a zero byte is refused, here and elsewhere. Redis reads what stands before that byte.",
     "xread": "A key that does not exist counts as one miss and causes one `keymiss` event.",
     "dump": "Values are written in encodings that every version reads, so the bytes differ from Redis's.",
-    "migrate": "Over plain TCP, with a new connection each time. Not in transactions and scripts.",
+    "migrate": "Over plain TCP, with a new connection each time. Not in transactions and scripts. A target refuses "
+    "database -1, which Redis takes for 0.",
     "restore": "Errors about a payload name the byte. Duplicate elements, and bytes after the end of the value, are "
     "errors.",
     "cluster": "A supervisor sets the topology ([cluster.md](cluster.md)). Commands by which nodes find each other and "

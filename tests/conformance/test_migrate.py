@@ -243,6 +243,13 @@ def test_a_client_that_leaves_takes_nothing_along(tmp_path: Path, slow_target: S
         eventually(slow_target.is_left, "the end of the connection to the target")
 
 
+def cut_after(link: Link, target: Member, keys: int) -> None:
+    """Cuts a line when more than so many keys have come through it."""
+    while target.client.dbsize() <= keys:
+        pass
+    link.cut()
+
+
 @pytest.mark.parametrize("name", ["redis", "ours"])
 def test_a_line_that_is_cut_loses_no_key(name: str, tmp_path: Path) -> None:
     with (
@@ -251,12 +258,13 @@ def test_a_line_that_is_cut_loses_no_key(name: str, tmp_path: Path) -> None:
         contextlib.closing(Link(target.port)) as link,
     ):
         keys = [f"key:{n}" for n in range(200)]
+        value = random.Random(1).randbytes(100_000)
         ends = set()
         for turn in range(12):
             for key in keys:
-                source.client.set(key, b"v" * 100_000)
+                source.client.set(key, value)
             target.client.flushall()
-            cutter = threading.Timer(0.002 * turn, link.cut)
+            cutter = threading.Thread(target=cut_after, args=(link, target, 16 * turn))
             cutter.start()
             ends.add(str(migrate(source, link.port, "", "KEYS", *keys))[:5])
             cutter.join()

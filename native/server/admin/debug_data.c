@@ -26,7 +26,7 @@ static void run_alone(struct client *client, void (*body)(struct client *client)
 
 /* False: the client is lost, which needs no reply, or there is no memory to wait, which is replied. */
 static bool await_turn(struct client *client) {
-    if (exclusive_awaits_turn(client)) return true;
+    if (exclusive_awaits(client, 0)) return true;
     if (!exclusive_is_lost(client)) reply_out_of_memory(client);
     return false;
 }

@@ -102,8 +102,8 @@ struct key_place {
 enum key_find {
     KEY_RANGE, /* numbers: last key, counted from the first one or (< 0) from the end; step; limit */
     KEY_COUNTED, /* numbers: place of the number of keys, of the first key, both counted from `index`; step */
-    KEY_AFTER_WORD, /* numbers as for KEY_RANGE, counted from behind `word`, which is looked for from `index` on; from the end
-                     on backwards where that is < 0 */
+    KEY_AFTER_WORD, /* numbers as for KEY_RANGE, counted from behind `word`, which is looked for from `index` on. One < 0 counts
+                     from the end, as COMMAND INFO tells it: such a row needs find_keys */
     KEY_UNKNOWN, /* the arguments lead to keys that they do not name, or only find_keys can tell */
 };
 

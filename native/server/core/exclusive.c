@@ -137,10 +137,6 @@ bool exclusive_awaits(struct client *client, uint64_t until_us) {
     return !exclusive_is_lost(client);
 }
 
-bool exclusive_awaits_turn(struct client *client) {
-    return exclusive_awaits(client, 0);
-}
-
 void exclusive_sleep(struct server *server, uint64_t until_us) {
     struct exclusive *exclusive = &server->exclusive;
     for (uint64_t now_us; exclusive->inside && (now_us = clock_monotonic_us()) < until_us;) {

@@ -51,9 +51,8 @@ void exclusive_rest(struct server *server);
 bool exclusive_goes_on(struct client *client);
 #define EXCLUSIVE_PARTS_AT_ONCE 2000 /* what has to do with more parts of a value is run in slices */
 #define EXCLUSIVE_PARTS_TO_REST 64   /* and may be put down after so many */
-/* Within the body of exclusive_run_command: puts it down until the next turn, or until the time, whatever is left of the
- * slice: for what happens meanwhile. False: the client is lost, or there is no stack on which to wait. */
-bool exclusive_awaits_turn(struct client *client);
+/* Within the body of exclusive_run_command: suspends it until the time, at least until the next turn, whatever is left of
+ * the slice: for what happens meanwhile. False: the client is lost, or there is no stack on which to wait. */
 bool exclusive_awaits(struct client *client, uint64_t until_us);
 /* In a transaction or a script: until then nothing of anybody is run, but the loop goes on. Elsewhere it returns at once. */
 void exclusive_sleep(struct server *server, uint64_t until_us);

@@ -29,7 +29,8 @@ struct changes {
     struct append_buffer instead; /* of the command that runs: what is taken down in its place */
     uint32_t instead_count;
     bool nothing; /* of the command that runs is taken down */
-    bool out_of_memory; /* while the command runs: if it changes anything, then not all that its words say */
+    bool
+        out_of_memory; /* for the running command: it may have made only a part of the changes that its words ask for */
     bool lost; /* in this turn a change could not be taken down: the file does not have it */
     unsigned depth; /* of transactions and scripts that run */
     struct changes_told told[CHANGES_READERS];

@@ -1,5 +1,5 @@
-/* resolution: getaddrinfo on a thread of its own. Nobody can end it, so who loses interest leaves it to the thread: of the
- * two the one that comes second frees it. */
+/* resolution: getaddrinfo on a thread of its own. Nobody can end that call. So an owner who no longer needs the answer leaves
+ * the struct to the thread: whichever of the two is done last frees it. */
 #include "server/core/resolution.h"
 
 #include <netdb.h>

@@ -2,6 +2,8 @@
  * 7.0; an error about a payload says where in it the damage is.
  *
  * Large values are written and read in slices, in which nothing of another client is run. */
+#include "server/redis/keys/cmd_dump.h"
+
 #include <string.h>
 
 #include "persist/rdb_payload.h"
@@ -35,14 +37,21 @@ static void reply_payload(struct client *client, const struct piece_bytes *bytes
     blob_release(blob);
 }
 
-static void dump_value(struct client *client, const struct value *value) {
+bool dump_payload(struct client *client, const struct value *value, struct piece_bytes *bytes) {
     struct rdb_writer writer = {.compresses = client->server->config.rdbcompression != 0};
     bool goes_on = rdb_write_payload(&writer, value, &(struct rdb_rest){rest, client});
-    if (goes_on && writer.bytes.failed)
+    *bytes = writer.bytes;
+    return goes_on;
+}
+
+static void dump_value(struct client *client, const struct value *value) {
+    struct piece_bytes bytes = {0};
+    bool goes_on = dump_payload(client, value, &bytes);
+    if (goes_on && bytes.failed)
         reply_out_of_memory(client);
     else if (goes_on)
-        reply_payload(client, &writer.bytes);
-    piece_bytes_free(&writer.bytes);
+        reply_payload(client, &bytes);
+    piece_bytes_free(&bytes);
 }
 
 /* Within the slices: nothing has changed since the command began. */

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "persist/rdb_payload.h"
 #include "server/core/exclusive.h"
 #include "server/core/propagate.h"
+#include "server/redis/keys/cmd_dump.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/keys/peer_link.h"
 #include "server/redis/pubsub/notify.h"
@@ -136,36 +136,32 @@ static enum peer_result greet(struct client *client, struct migration *migration
     return send_text(migration, &request);
 }
 
-static bool rest(void *context) {
-    return exclusive_goes_on(context);
-}
-
 static enum peer_result send_restore(struct client *client, struct migration *migration,
                                      const struct resp_argument *key, int64_t left_ms, const struct value *value) {
-    struct rdb_writer writer = {.compresses = client->server->config.rdbcompression != 0};
+    struct piece_bytes payload = {0};
     struct text head = {0};
     char number[NUMBER_INT64_TEXT];
     bool replaces = migration->options.replaces;
-    if (!rdb_write_payload(&writer, value, &(struct rdb_rest){rest, client})) {
-        piece_bytes_free(&writer.bytes);
+    if (!dump_payload(client, value, &payload)) {
+        piece_bytes_free(&payload);
         return PEER_CLIENT_LOST;
     }
     text_append(&head, "*%d\r\n$7\r\nRESTORE\r\n", replaces ? 5 : 4);
     add_word(&head, key->data, key->length);
     add_word(&head, number, number_format_int64(left_ms, number));
-    text_append(&head, "$%zu\r\n", writer.bytes.length);
-    head.failed |= writer.bytes.failed;
+    text_append(&head, "$%zu\r\n", payload.length);
+    head.failed |= payload.failed;
     enum peer_result result = send_text(migration, &head);
-    if (result == PEER_DONE) result = peer_link_send(&migration->link, writer.bytes.data, writer.bytes.length);
-    piece_bytes_free(&writer.bytes);
+    if (result == PEER_DONE) result = peer_link_send(&migration->link, payload.data, payload.length);
+    piece_bytes_free(&payload);
     if (result != PEER_DONE) return result;
     const char *tail = replaces ? "\r\n$7\r\nREPLACE\r\n" : "\r\n";
     return peer_link_send(&migration->link, tail, strlen(tail));
 }
 
+/* No key's time is over while the command runs, whatever the clock says. */
 static struct dict_entry *find(const struct client *client, const struct resp_argument *key) {
-    struct dict *keys = &client->server->store->databases[client->database].keys;
-    return dict_find(keys, dict_hash(key->data, key->length), key->data, key->length);
+    return store_find(client->server->store, (unsigned)client->database, key->data, key->length);
 }
 
 static enum peer_result send_keys(struct client *client, struct migration *migration) {

@@ -78,12 +78,13 @@ static enum peer_result connect_to(struct peer_link *link, const struct addrinfo
 /* The first of its addresses that answers. */
 enum peer_result peer_link_connect(struct peer_link *link, const char *host, int64_t port) {
     const char *why;
-    enum peer_result result = PEER_FAILED;
     link->resolution = resolution_begin(host, port);
     if (!link->resolution) return PEER_FAILED;
-    while (!resolution_has_ended(link->resolution))
-        if ((result = await(link->client, clock_monotonic_us() + LOOK_AGAIN_US)) != PEER_DONE) return result;
-    result = PEER_FAILED;
+    while (!resolution_has_ended(link->resolution)) {
+        enum peer_result waited = await(link->client, clock_monotonic_us() + LOOK_AGAIN_US);
+        if (waited != PEER_DONE) return waited;
+    }
+    enum peer_result result = PEER_FAILED;
     const struct addrinfo *address = resolution_found(link->resolution, &why);
     for (; address && result == PEER_FAILED; address = address->ai_next) {
         hang_up(link);
@@ -106,7 +107,7 @@ static void take_byte(struct peer_link *link, char byte) {
     link->take_line(link, link->line);
 }
 
-/* Some of what has come. */
+/* Takes some of the bytes that have come. */
 static enum peer_result take_input(struct peer_link *link) {
     char bytes[TAKEN_AT_ONCE_BYTES];
     ssize_t length = recv(link->number, bytes, sizeof bytes, 0);

@@ -17,7 +17,7 @@ enum peer_result { PEER_DONE, PEER_FAILED, PEER_CLIENT_LOST };
 struct peer_link {
     struct client *client;
     int number; /* the socket; −1: none */
-    uint64_t timeout_us; /* in which no byte is sent while some are to be, and no line comes that is waited for */
+    uint64_t timeout_us; /* the longest time without a byte sent, or without a line that is awaited */
     uint64_t until_us;
     struct resolution *resolution;
     void (*take_line)(struct peer_link *link, const char *line); /* without its end, cut at 255 bytes */
