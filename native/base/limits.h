@@ -45,7 +45,7 @@
 
 /* scripts */
 #define LIMIT_BUSY_REPLY_MS 5000 /* after which others hear BUSY, and may end a script */
-#define LIMIT_SCRIPT_BYTES (64 << 20) /* of memory, for all of Lua */
+#define LIMIT_SCRIPT_BYTES (64 << 20) /* memory of a Lua state: scripts have one, functions another */
 #define LIMIT_SCRIPTS_EVALUATED 500u /* that EVAL has compiled and SCRIPT LOAD has not; the oldest go */
 #define LIMIT_LIBRARY_LOAD_US 500000u /* the code of a library of functions, when it is loaded */
 #define LIMIT_LIBRARY_RELOAD_US 10000000u /* the same from a file, at the start */

@@ -8,7 +8,7 @@
 
 #include <stddef.h>
 
-/* Puts a thing at the end. */
+/* For a list with pointers to its first and its last element: puts an element at the end, or removes one. */
 #define LIST_APPEND(first, last, thing, next, previous) \
     do {                                                \
         (thing)->next = NULL;                           \
@@ -23,7 +23,7 @@
         *((thing)->next ? &(thing)->next->previous : &(last)) = (thing)->previous;  \
     } while (0)
 
-/* The same for a list without a pointer to its last thing. */
+/* For a list that has `first` alone: puts an element at the front, or removes one. */
 #define LIST_PUSH(first, thing, next, previous)   \
     do {                                          \
         (thing)->next = (first);                  \

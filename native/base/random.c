@@ -1,4 +1,4 @@
-/* random: xoshiro256++ (Blackman and Vigna, 2019), seeded through splitmix64. Not for secrets. */
+/* random: xoshiro256++ (Blackman and Vigna, 2019), seeded through splitmix64; secrets and seeds come from getrandom. */
 #include "base/random.h"
 
 #include <assert.h>

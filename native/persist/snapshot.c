@@ -1,4 +1,5 @@
-/* snapshot: records into blocks, blocks to the worker, and what is counted meanwhile. */
+/* snapshot: begins the cuts of tables and store, puts their records into blocks, gives the blocks to the worker that
+ * writes them, and keeps the memory that waits for the disk within its limit. */
 #include "persist/snapshot.h"
 
 #include <assert.h>

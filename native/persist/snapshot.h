@@ -1,7 +1,8 @@
-/* snapshot: all tables as they are at one moment, streamed to a file while they stay in use.
+/* snapshot: all tables, and the store with what belongs to it (store_cut.h), as they are at one moment, streamed to a
+ * file while they stay in use.
  *
  * snapshot_begin is the moment of the cut. snapshot_step then copies a little at a time into blocks
- * (replay/table_cut.h), which a thread of the snapshot's own checks, writes and brings to the disk
+ * (replay/table_cut.h, store_cut.h), which a thread of the snapshot's own checks, writes and brings to the disk
  * (persist/snapshot_file.h). Memory is bounded. If too much waits for the disk, copying pauses. What must be copied
  * at once, because it is about to change, may take more, up to a limit that grows with the tables. Past that limit
  * the snapshot fails, and the server continues to serve. */

@@ -63,7 +63,8 @@ void snapshot_file_end(struct snapshot_file *file, struct worker *worker, bool k
 /* What is still on its way need not be written any more. */
 void snapshot_file_give_up(struct snapshot_file *file);
 
-/* A file name without slashes that begins with a letter, digit or underscore and is not a partial file's. */
+/* Whether the name can be that of a snapshot. It does not begin with a dot or a dash, has no slash, blank or control
+ * character, does not end in SNAPSHOT_PARTIAL_SUFFIX, and with that suffix is at most NAME_MAX bytes long. */
 bool snapshot_name_is_valid(const char *name);
 
 #endif

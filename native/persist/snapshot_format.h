@@ -51,12 +51,12 @@ struct snapshot_record_header {
     uint64_t length; /* of the body, which is filled up with zeros to SNAPSHOT_ALIGNMENT */
 };
 
-/* Kinds of the file itself; those of a table's parts are in replay/table_cut.h (TABLE_RECORD_…). */
+/* Kinds of the file itself; those of a table's parts are in replay/cut_sink.h (TABLE_RECORD_…). */
 #define SNAPSHOT_RECORD_TABLE 1u /* a table's description; comes before its parts */
 #define SNAPSHOT_RECORD_KEYS 16u /* of database `table`: pieces (persist/store_piece.h) */
-#define SNAPSHOT_RECORD_WEIGHTS 17u /* one piece of a string, whose end is its version */
-#define SNAPSHOT_RECORD_GRADIENTS 18u /* the same: gradients_registry.c says what their names and versions are */
-#define SNAPSHOT_RECORD_LIBRARIES 19u /* the same: a library of functions and its code; its end is 0 */
+#define SNAPSHOT_RECORD_WEIGHTS 17u /* one piece of a string; the version stands in place of its expiry time */
+#define SNAPSHOT_RECORD_GRADIENTS 18u /* likewise; gradients_registry.c says what their names and versions are */
+#define SNAPSHOT_RECORD_LIBRARIES 19u /* one piece of a string: a library's name and code; 0 for its expiry time */
 #define SNAPSHOT_RECORD_END 9u /* two uint64: blocks before this one, records before this one; nothing follows */
 
 _Static_assert(sizeof(struct snapshot_file_header) == 64, "as documented");

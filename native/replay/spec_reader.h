@@ -28,7 +28,8 @@ int spec_read_key(struct spec_reader *spec, const char *what, const char *const 
                   int *key);
 
 /* These take a value that was read. */
-/* A name is 1 to 255 bytes without blanks and control characters, so that it can stand in messages and logs. */
+/* A name is 1 to 255 bytes without blanks and control characters, so that it can stand in messages and logs. `name` has
+ * room for TABLE_MAX_NAME + 1 bytes; a zero ends it. */
 int spec_take_name(struct spec_reader *spec, const char *what, const struct msgpack_value *value, char *name);
 int spec_take_choice(struct spec_reader *spec, const char *what, const struct msgpack_value *value,
                      const char *const *names, size_t count, int *choice);

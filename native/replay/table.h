@@ -1,10 +1,12 @@
 /* table: items in slots, which of them may be sampled, which leaves first, and when a caller must wait. No sockets,
  * no RESP; one thread.
  *
- * An item is one value for each column. It lives in a slot; a table has `capacity + spare` of them, and each column
- * is one mapped array. ADD reserves slots, lets bytes land in them, and commits. A removed item leaves the index at
- * once and its slot when the last pin goes (slot_store.h). An item id is shard (8 bits) | generation (24) | slot
- * (32): the id of an item that has left never matches its successor.
+ * An item is one value for each column. It lives in a slot. A table has slots for its capacity, TABLE_SPARE_SLOTS and
+ * TABLE_HELD_SLOTS more. The values of small columns lie side by side in the slot's row, those of other columns in one
+ * mapped array each (column_arrays.h), those of ragged columns in a store of their own (ragged_store.h). ADD reserves
+ * slots, lets bytes land in them, and commits. A removed item leaves the index at once and its slot when the last pin
+ * goes (slot_store.h). An item id is shard (8 bits) | generation (24) | slot (32): the id of an item that has left
+ * never matches its successor.
  *
  * Functions that can refuse return 0, or -1 with `error` set and nothing changed. Predicates return true for what
  * their name says. Those that take an error set it to the reason when they return false. */

@@ -76,8 +76,8 @@ static inline bool dict_is_rehashing(const struct dict *dict) {
 /* Moves up to `buckets` non-empty buckets; false when there is nothing left to move. */
 bool dict_rehash(struct dict *dict, unsigned buckets);
 
-/* Frees up to `steps` entries or buckets; true when all is gone and the dict is as new. Until then it may only be
- * released further. */
+/* Frees up to *steps entries or buckets, and lowers *steps by as many; true when all is gone and the dict is as new.
+ * Until then it may only be released further. */
 bool dict_release(struct dict *dict, size_t *steps, dict_drop drop, void *context);
 size_t dict_overhead_bytes(const struct dict *dict); /* bucket arrays */
 

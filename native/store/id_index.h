@@ -62,8 +62,8 @@ struct id_position id_index_previous(struct id_position position);
 bool id_index_insert(struct id_index *index, struct xstream_id id, void *value);
 /* Returns the value; NULL: the id was not there. */
 void *id_index_remove(struct id_index *index, struct xstream_id id);
-/* Frees up to `steps` values, by `drop` (NULL: they are somebody else's), and their nodes; true when all are gone. Until
- * then it may only be released further. */
+/* Frees up to *steps values, by `drop` (NULL: they are somebody else's), and their nodes, and lowers *steps by as
+ * many; true when all are gone. Until then it may only be released further. */
 bool id_index_release(struct id_index *index, size_t *steps, void (*drop)(void *value));
 
 #endif

@@ -305,7 +305,7 @@ bool store_free_discarded(struct store *store, uint64_t deadline_us) {
     return true;
 }
 
-bool store_is_idle(struct store *store) {
+bool store_free_some(struct store *store) {
     for (unsigned d = 0; d < STORE_DATABASES; d++) {
         const struct store_database *db = &store->databases[d];
         if (db->expiry.count > 0 || dict_is_rehashing(&db->keys)) return false;

@@ -87,8 +87,8 @@ void store_free(struct store *store);
 /* Takes over all keys of `from`, which is empty then; the databases must be empty. */
 void store_adopt(struct store *store, struct store *from);
 
-/* Whether store_step would find nothing to do; some that waits to be freed is. */
-bool store_is_idle(struct store *store);
+/* True: store_step has nothing to do. Where only freeing is left, some of that is done first. Reads no clock. */
+bool store_free_some(struct store *store);
 /* Does due work (expiry, rehash, freeing) until the deadline, and returns when to call again: a time of
  * clock_monotonic_us, which is now or past while work is left, or CLOCK_NEVER. */
 uint64_t store_step(struct store *store, uint64_t deadline_us);

@@ -56,7 +56,7 @@ struct xstream_group *xstream_group_add(struct xstream_groups *groups, const uin
 void xstream_group_unlink(struct xstream_groups *groups, const struct xstream_group *group);
 /* Puts a group that is in no list into an empty one. False: memory is exhausted. */
 bool xstream_group_adopt(struct xstream_groups *groups, struct xstream_group *group);
-/* Frees up to `steps` parts of a group that is in no list; true when it is gone. */
+/* Frees up to *steps parts of a group that is in no list, and lowers *steps by as many; true when it is gone. */
 bool xstream_group_release(struct xstream_group *group, size_t *steps);
 
 struct xstream_consumer *xstream_consumer_find(const struct xstream_group *group, const uint8_t *name, size_t length);

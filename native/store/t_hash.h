@@ -6,9 +6,8 @@
 #include "store/t_string.h"
 #include "store/value.h"
 
-/* The borders are Redis's defaults for hash-max-listpack-entries and -value. */
-#define HASH_PACKED_FIELDS 128
-#define HASH_PACKED_BYTES 64
+#define HASH_PACKED_FIELDS 128 /* fewer than Redis's default of 512: a field is found by walking the buffer */
+#define HASH_PACKED_BYTES 64   /* of a field or a value: Redis's default for hash-max-listpack-value */
 
 struct hash_packed {
     uint8_t *bytes; /* per field: a byte of field length, one of value length, the field, the value */

@@ -35,7 +35,8 @@ struct value *value_copy(const struct value *value); /* without expiry; NULL: me
 
 /* About how many frees the value takes: what decides whether it is freed at once or in slices. */
 size_t value_free_effort(const struct value *value);
-/* Frees up to `steps` parts; true when the value itself is gone. Until then it may only be released further. */
+/* Frees up to *steps parts, and lowers *steps by as many; true when the value itself is gone. Until then it may only be
+ * released further. The releases of all types are like this. */
 bool value_release(struct value *value, size_t *steps);
 void value_free(struct value *value); /* at once; NULL is allowed */
 

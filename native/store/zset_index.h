@@ -74,7 +74,8 @@ uint32_t zset_index_cut(struct zset_index *index, uint64_t rank, uint64_t most,
 uint64_t zset_index_rank(const struct zset_index *index, const struct zset_bound *bound);
 /* The leaf that holds the member of this rank, and its slot; the end of the last leaf for the rank after the last. */
 struct zset_leaf *zset_index_at(const struct zset_index *index, uint64_t rank, uint32_t *slot);
-/* Frees up to `steps` nodes; true when all are gone. Until then it may only be released further. */
+/* Frees up to *steps nodes, and lowers *steps by as many; true when all are gone. Until then it may only be released
+ * further. */
 bool zset_index_release(struct zset_index *index, size_t *steps);
 size_t zset_index_bytes(const struct zset_index *index);
 

@@ -60,7 +60,7 @@ static void loadaof(struct client *client) {
     struct server *server = client->server;
     struct append_log *log = server->durability->append_log;
     char refusal[512];
-    while (append_log_is_on(log) && !append_log_is_written(log)) {
+    while (append_log_is_on(log) && !append_log_write_all(log)) {
         if (append_log_refuses(log, refusal, sizeof refusal)) {
             reply_error(client, "%s", refusal);
             return;

@@ -49,7 +49,7 @@ struct client {
     bool is_resting; /* what it sends is kept until client_go_on */
     /* Takes bytes that are no requests; NULL: they are. Returns how many; fewer where it rests or takes no more. */
     size_t (*take_input)(struct client *client, const uint8_t *bytes, size_t length);
-    uint64_t wrote_until; /* how far the changes had come after its last command */
+    uint64_t wrote_until; /* offset in bytes: where the stream of changes ended after its last command */
 
     /* the rest belongs to the server's core */
     struct connection *connection; /* NULL: the server's own client, for scripts and for loading */

@@ -29,7 +29,7 @@ bool long_work_was_done(const struct server *server) {
 /* ---- the core's own ------------------------------------------------------------------------------------------------- */
 
 static uint64_t expire_and_free(struct server *server) {
-    return store_is_idle(server->store) ? CLOCK_NEVER : store_step(server->store, long_work_until(server));
+    return store_free_some(server->store) ? CLOCK_NEVER : store_step(server->store, long_work_until(server));
 }
 
 static uint64_t make_more_room(struct server *server) {

@@ -18,7 +18,6 @@
 #include "base/memory.h"
 #include "base/worker.h"
 
-#define PROGRAM_MOST_US 60000000u /* then it is killed */
 #define PROGRAM_LOOK_NS 10000000 /* how often it is asked whether it has ended */
 
 extern char **environ;

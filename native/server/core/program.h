@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "net/transport.h"
 
+#define PROGRAM_MOST_US 60000000u /* that it may run; then it is killed */
 #define PROGRAM_COMPLAINTS_BYTES 8192u /* of what it says on standard error, the beginning */
 
 struct program;

@@ -29,8 +29,7 @@ struct changes {
     struct append_buffer instead; /* of the command that runs: what is taken down in its place */
     uint32_t instead_count;
     bool nothing; /* of the command that runs is taken down */
-    bool
-        out_of_memory; /* for the running command: it may have made only a part of the changes that its words ask for */
+    bool out_of_memory; /* the command that runs may have made only a part of its changes */
     bool lost; /* in this turn a change could not be taken down: the file does not have it */
     unsigned depth; /* of transactions and scripts that run */
     struct changes_told told[CHANGES_READERS];

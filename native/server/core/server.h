@@ -76,7 +76,7 @@ struct server_config {
     int64_t log_level, log_format;        /* of the enums of base/log.h */
     int64_t protected_mode;
     int64_t busy_reply_threshold_ms;   /* others are told that a script runs; 0 = never */
-    int64_t script_memory_limit_bytes; /* of Lua, for all scripts */
+    int64_t script_memory_limit_bytes; /* of each Lua state: scripts have one, functions another */
     int64_t maxclients;
     int64_t cluster_enabled; /* is a shard, and serves the slots that its supervisor gives it */
     int64_t timeout_s; /* closes idle clients; 0 = never */

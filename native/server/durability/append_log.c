@@ -355,7 +355,7 @@ int append_log_start(struct append_log *log, struct text *said, struct error *er
     return append_writer_continue(log->writer, loaded.name, loaded.bytes, loaded.checksum, error);
 }
 
-bool append_log_is_written(struct append_log *log) {
+bool append_log_write_all(struct append_log *log) {
     struct append_writer *writer = log->writer;
     if (log->broken || append_rewrite_is_running(log) || log->rewrite_wanted || writer->busy) return false;
     if (writer->open.total > 0 || writer->retry) append_log_hand_over(log, false);

@@ -41,7 +41,8 @@ struct append_log {
     uint64_t rewrite_began_us, rewrite_took_us, rewrite_retry_us;
     uint64_t rewrites, rewrites_failed, rewrites_failed_in_a_row;
     struct error rewrite_error; /* of the last; ERROR_NONE: it succeeded */
-    uint64_t next_base_bytes, switched_bytes;
+    uint64_t next_base_bytes; /* of the new base, once it is written and the manifest does not name it yet */
+    uint64_t switched_bytes; /* of the increment that was written to until the last switch */
     uint64_t grown_from_bytes; /* how large all was after the last rewrite, or at the start */
     uint64_t base_bytes; /* of the base, for INFO */
     uint64_t earlier_bytes; /* of the increments before the one that is written to */
@@ -62,9 +63,9 @@ void append_log_replaced(struct append_log *log);
 /* At run time: what CONFIG SET appendonly does. Begins with a rewrite; ends with all on the disk. */
 int append_log_configure(struct append_log *log, bool on, struct error *error);
 
-/* All that was added is in files that hold the whole, or is being brought there: the next turn may tell. Of a log that is
- * on. */
-bool append_log_is_written(struct append_log *log);
+/* Hands over what was added and is not on its way yet; the log is on. True: all that was added is in files that hold
+ * the whole. False: not yet, or they do not hold the whole; to be called again in the next turn. */
+bool append_log_write_all(struct append_log *log);
 /* The keys of these files in the place of those there are; weights and gradients stay. At once, however long it takes: for
  * DEBUG LOADAOF. -1: the store may hold part of them. */
 int append_log_load_again(struct append_log *log, struct error *error);
@@ -88,11 +89,12 @@ void append_log_replied(struct client *client);
 
 /* Once a turn, before replies are written: hands over, takes back, lets go of replies. Returns when to call again. */
 uint64_t append_log_step(struct append_log *log);
-/* Why a command that changes the store is refused now ("MISCONF …"), written to `text`; false: it is not. */
+/* True: commands that change the store are refused, since the file cannot be written. `text` is the error, MISCONF. */
 bool append_log_refuses(const struct append_log *log, char *text, size_t size);
 /* Restored tables are not in the file yet: a kill would bring back those that they have replaced. */
 bool append_log_lacks_restored(const struct append_log *log);
-/* The same for commands that change tables, which are refused when the base that was to have them has failed. */
+/* True: commands that change tables are refused, since restored tables are not in the file and the last rewrite,
+ * which was to bring them there, has failed; `text` is the error. */
 bool append_log_refuses_tables(const struct append_log *log, char *text, size_t size);
 
 void append_log_info(const struct append_log *log, struct text *out); /* lines of INFO persistence */

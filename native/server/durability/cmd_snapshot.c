@@ -1,4 +1,4 @@
-/* cmd_snapshot: REPLAY.SAVE, REPLAY.RESTORE and LASTSAVE. */
+/* cmd_snapshot: REPLAY.SAVE, REPLAY.RESTORE, SAVE, BGSAVE, BGREWRITEAOF and LASTSAVE. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>

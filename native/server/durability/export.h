@@ -11,7 +11,7 @@
 #include "server/core/server.h"
 
 struct export;
-struct exported; /* a file, for as long as someone is sent it */
+struct exported; /* a file that was made; it goes with its last source */
 
 /* Embedded in what waits for a file. */
 struct export_request {
@@ -20,7 +20,8 @@ struct export_request {
     /* The store has just been cut: the file holds what was changed before, and nothing of what will be. Returns the database
      * of the changes that come next, for the file to name. */
     int (*begun)(struct export_request *request);
-    /* The end of the wait. `exported`: NULL where it failed, with `error`. */
+    /* The end of the wait. `exported` is the export's and valid during the call; export_source keeps it for longer.
+     * NULL: it failed, with `error`. */
     void (*made)(struct export_request *request, struct exported *exported, const struct error *error);
 };
 
@@ -32,7 +33,7 @@ uint64_t export_step(struct export *export);
 void export_ask(struct export *export, struct export_request *request);
 /* Neither function will be called, where it waits. */
 void export_forget(struct export *export, struct export_request *request);
-/* All of the file; NULL: memory is exhausted. */
+/* All of the file, which the source keeps until it is released. NULL: memory is exhausted. */
 struct reply_source *export_source(struct exported *exported);
 
 #endif

@@ -1,6 +1,6 @@
-/* snapshots: saves all tables to files and restores them while clients are served. One snapshot at a time, which the
- * loop cuts and copies in slices. One restore at a time, which a thread reads into new tables; these then replace the
- * existing ones. */
+/* snapshots: saves keys, weights, gradients, libraries of functions and all tables to files, and restores tables, while
+ * clients are served. One snapshot at a time, which the loop cuts and copies in slices. One restore at a time: a thread
+ * reads the file into new tables, which then replace the existing ones. */
 #ifndef REPLAY_SERVER_SNAPSHOTS_H
 #define REPLAY_SERVER_SNAPSHOTS_H
 
@@ -64,10 +64,10 @@ int snapshots_restore_at_start(struct snapshots *snapshots, const char *file, st
 int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const char *name, bool with_tables,
                          snapshot_base_ended ended, struct error *error);
 bool snapshots_may_begin(const struct snapshots *snapshots);
-void snapshots_give_up_base(struct snapshots *snapshots,
-                            snapshot_base_ended ended); /* that it began, if it still runs */
-/* Changes of the store are refused since saving fails: stop-writes-on-bgsave-error. */
+/* Gives up the base that was begun with this `ended`, if it is still being written. */
+void snapshots_give_up_base(struct snapshots *snapshots, snapshot_base_ended ended);
 bool snapshots_rules_are_valid(const char *rules); /* see struct upcalls */
+/* Whether changes of the store are refused because saving fails: stop-writes-on-bgsave-error. */
 bool snapshots_refuse_writes(const struct snapshots *snapshots);
 
 /* The tables are as a file has them: what they lose is counted from here. */

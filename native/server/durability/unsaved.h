@@ -1,4 +1,5 @@
-/* unsaved: how much of each table of experience a kill would lose, because tables are in snapshots only. */
+/* unsaved: how far each table of experience has changed since the last snapshot. A kill loses those changes, except of
+ * durable tables while there is an append-only file. */
 #ifndef REPLAY_SERVER_UNSAVED_H
 #define REPLAY_SERVER_UNSAVED_H
 
@@ -15,10 +16,12 @@ struct saved_table {
     char name[TABLE_MAX_NAME + 1];
 };
 
-/* Of all tables, as they are now. Where memory is short some are left out: more is then said to be lost than is. */
+/* The counters of all tables, as they are now. Tables for which memory is short are left out: all their changes then
+ * count as unsaved. */
 struct saved_table *saved_tables_note(const struct replay_registry *registry);
 void saved_tables_free(struct saved_table *saved);
-/* "unsaved_table0:name=atari,added=12,updated=3,removed=0", a line for each table to which the client has any right. */
+/* "unsaved_table0:name=atari,added=12,updated=3,removed=0,size=100", a line for each table to which the client has any
+ * right. `size` is the number of items now. */
 void unsaved_info(const struct client *client, const struct saved_table *saved, struct text *out);
 
 #endif

@@ -79,7 +79,7 @@ struct replay_gather {
         done;   /* of that column: all of its bytes, and those that are gathered; before the first item 0 */
 };
 
-/* An ADD, APPEND, ITEM or SAMPLE from its header on, across landing and waiting. */
+/* A request for a table, from its header until it is answered: while its columns land, and while it waits. */
 struct replay_request {
     struct replay_request *next; /* in the pool */
     struct replay_entry *entry;
@@ -221,10 +221,11 @@ struct replay_batch {
 struct replay_batch *replay_batch_new(const struct replay_request *request, struct client *client);
 /* Makes room for `bytes` of extra memory; false: memory is exhausted. */
 bool replay_batch_reserve(struct replay_batch *batch, size_t bytes);
-/* The handler's reference: items are unpinned when the last column has gone too. `pinned`: whether they were pinned. */
+/* Gives up the handler's reference. With the last reference, that of the last column to be sent, the items are
+ * unpinned. */
 void replay_batch_release(struct replay_batch *batch);
-/* Whether these columns of n items may be answered now. Otherwise ERROR_LIMIT: too much is asked for; or ERROR_TIMEOUT:
- * replies in flight hold too much, and `samplers` is woken when one of them has gone. */
+/* Whether the request's columns and items may be answered now. Otherwise ERROR_LIMIT: it asks for too much; or
+ * ERROR_TIMEOUT: replies in flight hold too much, and the entry's `samplers` are woken when one of them has gone. */
 bool replay_batch_allowed(const struct replay_request *request, const struct client *client, struct error *error);
 /* Whether the items of the request, which were just drawn, may stay pinned for some turns. */
 bool replay_may_stay_pinned(const struct replay_request *request, const struct client *client);

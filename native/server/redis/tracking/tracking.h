@@ -18,11 +18,12 @@
 #include "server/core/client.h"
 #include "store/dict.h"
 
+/* Of which keys a client is told that they change. */
 enum tracking_mode {
-    TRACKING_READ, /* the keys that were read */
-    TRACKING_OPTIN, /* those that were read by the command behind CLIENT CACHING YES */
-    TRACKING_OPTOUT, /* but those that were read by the command behind CLIENT CACHING NO */
-    TRACKING_BROADCAST, /* all that begin with a prefix */
+    TRACKING_READ, /* every key that the client reads */
+    TRACKING_OPTIN, /* only keys that a command reads which follows CLIENT CACHING YES */
+    TRACKING_OPTOUT, /* every key that the client reads, except by a command that follows CLIENT CACHING NO */
+    TRACKING_BROADCAST, /* every key that begins with one of the client's prefixes, read or not */
 };
 
 /* A client that tracks. */
