@@ -37,7 +37,7 @@ struct round_robin_member *round_robin_serve(struct round_robin *line);
 void round_robin_spend(struct round_robin *line, struct round_robin_member *member, uint32_t bytes);
 /* After a service: who does not wait again has nothing to send, and keeps no credit. */
 void round_robin_end_service(struct round_robin_member *member);
-/* Whether it waits or not. */
+/* Takes the member out of the line, if it waits there, and sets its credit to 0. */
 void round_robin_leave(struct round_robin *line, struct round_robin_member *member);
 
 #endif

@@ -44,19 +44,19 @@ enum rdb_payload_result rdb_check_footer(const uint8_t *data, size_t length, con
 }
 
 enum rdb_payload_result rdb_read_payload(const uint8_t *data, size_t length, const struct rdb_rest *rest,
-                                         struct value **value, struct value **rest_of, struct error *error) {
-    *value = *rest_of = NULL;
+                                         struct value **value, struct value **unfinished, struct error *error) {
+    *value = *unfinished = NULL;
     enum rdb_payload_result footer = rdb_check_footer(data, length, rest);
     if (footer != RDB_PAYLOAD_READ) return footer;
     struct rdb_reader reader = {.data = data, .length = length - RDB_FOOTER_BYTES};
     uint8_t type;
-    bool read = rdb_read_byte(&reader, &type) && rdb_read_value(&reader, type, rest, rest_of);
-    if (read && !*rest_of) read = rdb_problem(&reader, 0, "a value without elements");
+    bool read = rdb_read_byte(&reader, &type) && rdb_read_value(&reader, type, rest, unfinished);
+    if (read && !*unfinished) read = rdb_problem(&reader, 0, "a value without elements");
     if (read && reader.at != reader.length)
         read = rdb_problem(&reader, reader.at, "the value ends before its payload does");
     if (read) {
-        *value = *rest_of;
-        *rest_of = NULL;
+        *value = *unfinished;
+        *unfinished = NULL;
         return RDB_PAYLOAD_READ;
     }
     *error = reader.error;

@@ -17,8 +17,9 @@ enum rdb_payload_result {
 };
 /* RDB_PAYLOAD_READ: what precedes the footer is as it was written. */
 enum rdb_payload_result rdb_check_footer(const uint8_t *data, size_t length, const struct rdb_rest *rest);
-/* *value is NULL unless it is read; what had been made of it is in *rest_of, for the caller to free. */
+/* RDB_PAYLOAD_READ: the value is in *value. Otherwise *value is NULL, and what was made of it is in *unfinished (NULL:
+ * nothing was), for the caller to free. */
 enum rdb_payload_result rdb_read_payload(const uint8_t *data, size_t length, const struct rdb_rest *rest,
-                                         struct value **value, struct value **rest_of, struct error *error);
+                                         struct value **value, struct value **unfinished, struct error *error);
 
 #endif

@@ -402,7 +402,7 @@ void store_cut_will_flush(struct store_cut *cut, unsigned database) {
     walk->walk.ended = true;
 }
 
-void store_cut_will_swap(struct store_cut *cut, unsigned first, unsigned second) {
+void store_cut_will_exchange(struct store_cut *cut, unsigned first, unsigned second) {
     if (cut->state == CUT_IDLE) return;
     struct walk one = cut->walks[first], other = cut->walks[second];
     struct dict *dicts[2] = {one.dict, other.dict};

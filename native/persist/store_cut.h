@@ -55,6 +55,6 @@ bool store_cut_copies_first(struct store_cut *cut, unsigned database, const uint
 void store_cut_will_change(struct store_cut *cut, unsigned database, struct dict_entry *entry);
 void store_cut_changed(struct store_cut *cut, unsigned database, const uint8_t *key, size_t length);
 void store_cut_will_flush(struct store_cut *cut, unsigned database);
-void store_cut_will_swap(struct store_cut *cut, unsigned first, unsigned second);
+void store_cut_will_exchange(struct store_cut *cut, unsigned first, unsigned second);
 
 #endif

@@ -27,7 +27,7 @@ struct gradient {
     struct blob *blob;                /* NULL: it does not wait any more */
     int64_t version;                  /* that it was computed at */
     uint8_t state, name_length;
-    bool named; /* while the names of one command are checked */
+    bool marked; /* while the names of one command are checked: it is among those checked so far */
     char name[GRADIENT_NAME_BYTES];
 };
 

@@ -111,7 +111,7 @@ static __attribute__((noinline)) void forget_apart(struct slot_store *store, uin
 
 static void give_back(struct slot_store *store, uint32_t slot) {
     if (store->keeps_apart) forget_apart(store, slot);
-    if (store->named) return;
+    if (store->takes_by_number) return;
     if (store->slot && store->slot[slot].generation >= SLOT_MAX_GENERATION) {
         store->retired++;
         return;

@@ -67,7 +67,7 @@ struct slot_store {
     size_t entry_bytes;
     uint32_t *returned; /* stack of slots that were given back */
     uint32_t returned_count;
-    bool named; /* slots are taken by their numbers (table_apply.h): none is kept for reuse */
+    bool takes_by_number; /* records say which slots are taken (table_apply.h): none is kept for reuse */
     uint32_t fresh; /* slots from here on were never used, and their pages never touched */
     uint32_t occupied;
     uint32_t held; /* of those: by a snapshot alone */

@@ -317,24 +317,24 @@ int table_apply(struct table *table, const uint8_t *bytes, size_t length, struct
 
 /* ---- the beginning and the end ------------------------------------------------------------------------------------- */
 
-static void name_slots(struct slot_store *store, bool named) {
-    store->named = named;
+static void take_slots_by_number(struct slot_store *store, bool by_number) {
+    store->takes_by_number = by_number;
     store->returned_count = 0;
     store->least_generation = 0;
     if (store->kind == SLOT_OF_ITEM) store->retired = 0;
 }
 
 void table_apply_begin(struct table *table) {
-    name_slots(&table->items, true);
-    if (table_has_windows(table)) name_slots(&table->steps, true);
+    take_slots_by_number(&table->items, true);
+    if (table_has_windows(table)) take_slots_by_number(&table->steps, true);
 }
 
 void table_apply_end(struct table *table) {
-    name_slots(&table->items, false);
+    take_slots_by_number(&table->items, false);
     slot_store_collect(&table->items);
     slot_store_forget_ids(&table->items, random_entropy());
     if (!table_has_windows(table)) return;
-    name_slots(&table->steps, false);
+    take_slots_by_number(&table->steps, false);
     slot_store_collect(&table->steps);
 }
 

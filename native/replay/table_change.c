@@ -192,7 +192,7 @@ static void limit_unlogged_priorities(struct table *table, const struct table_co
 int table_begin_configure(struct table *table, const uint8_t *spec, size_t length, struct error *error) {
     struct table_config config = table->config;
     if (!table_is_ready(table, error) || table_config_change(&config, spec, length, error)) return -1;
-    if (table->items.named && !config.log_priorities) limit_unlogged_priorities(table, &config);
+    if (table->items.takes_by_number && !config.log_priorities) limit_unlogged_priorities(table, &config);
     if (check_priorities_fit(table, &config, error) || replace_selectors(table, &config, error)) return -1;
     struct table_work *work = &table->work;
     uint32_t before = table->config.max_times_sampled, limit = config.max_times_sampled;

@@ -268,7 +268,7 @@ static void changed(void *context, unsigned d, const uint8_t *key, size_t length
 }
 
 static void will_exchange(void *context, unsigned first, unsigned second) {
-    store_cut_will_swap(context, first, second);
+    store_cut_will_exchange(context, first, second);
 }
 
 static void will_flush(void *context, unsigned d) {

@@ -20,7 +20,7 @@ enum outcome { HERE, CROSSED, UNSERVED, MOVED, ASKED, TRY_AGAIN, NO_MEMORY };
 struct keys_seen {
     const struct server *server;
     const struct topology *topology;
-    int slot; /* SLOT_NONE: no key was seen */
+    int slot; /* CLUSTER_SLOT_NONE: no key was seen */
     const struct resp_argument *first;
     bool several, crossed, exhausted;
     bool missing; /* one is not here, while its slot moves */
@@ -44,7 +44,7 @@ static bool is_moving(const struct topology *topology, int slot) {
 
 static void see_key(struct keys_seen *seen, const struct command *command, const struct resp_argument *key) {
     int slot = slot_of_key(key->data, key->length);
-    if (seen->slot == SLOT_NONE) {
+    if (seen->slot == CLUSTER_SLOT_NONE) {
         seen->slot = slot;
         seen->first = key;
     }
@@ -81,7 +81,7 @@ static bool see_queued(const struct client *client, const struct command *comman
 static enum outcome judge(const struct keys_seen *seen, bool asking) {
     const struct topology *topology = seen->topology;
     if (seen->exhausted) return NO_MEMORY;
-    if (seen->slot == SLOT_NONE) return HERE;
+    if (seen->slot == CLUSTER_SLOT_NONE) return HERE;
     if (!topology) return UNSERVED;
     if (seen->crossed) return CROSSED;
     int owner = topology->owner[seen->slot], target = topology->target[seen->slot];
@@ -115,14 +115,14 @@ static const char *refuse_call(struct client *client, const struct client *calle
     default: return "ERR Script attempted to access a non local key in a cluster node";
     }
     if (seen->held) return "TRYAGAIN Script attempted to access a key that moves to another shard: name it in KEYS";
-    if (seen->slot == SLOT_NONE || client->crosses_slots) return NULL;
-    if (client->slot == SLOT_NONE) client->slot = caller->slot == SLOT_NONE ? seen->slot : caller->slot;
+    if (seen->slot == CLUSTER_SLOT_NONE || client->crosses_slots) return NULL;
+    if (client->slot == CLUSTER_SLOT_NONE) client->slot = caller->slot == CLUSTER_SLOT_NONE ? seen->slot : caller->slot;
     return client->slot == seen->slot ? NULL : "ERR Script attempted to access keys that do not hash to the same slot";
 }
 
 const char *cluster_refusal(struct client *client, const struct command *command, char *message, size_t size) {
     const struct server *server = client->server;
-    struct keys_seen seen = {.server = server, .topology = server->cluster->topology, .slot = SLOT_NONE};
+    struct keys_seen seen = {.server = server, .topology = server->cluster->topology, .slot = CLUSTER_SLOT_NONE};
     if (server->loading) return NULL;
     see_request(&seen, command, client->argc, client->argv);
     upcalls.transaction_has(client, command, see_queued, &seen);
@@ -134,7 +134,7 @@ const char *cluster_refusal(struct client *client, const struct command *command
 
 bool redirect_names_held_key(struct client *client) {
     struct keys_seen seen = {
-        .server = client->server, .topology = client->server->cluster->topology, .slot = SLOT_NONE};
+        .server = client->server, .topology = client->server->cluster->topology, .slot = CLUSTER_SLOT_NONE};
     see_request(&seen, client->command, client->argc, client->argv);
     upcalls.transaction_has(client, client->command, see_queued, &seen);
     return seen.held;
@@ -147,7 +147,7 @@ void cluster_redirect_waiting(struct server *server) {
         char message[320];
         next = client->next;
         if (!client->blocked || !client->command || !(client->command->flags & COMMAND_BLOCKING)) continue;
-        struct keys_seen seen = {.server = server, .topology = server->cluster->topology, .slot = SLOT_NONE};
+        struct keys_seen seen = {.server = server, .topology = server->cluster->topology, .slot = CLUSTER_SLOT_NONE};
         see_request(&seen, client->command, client->argc, client->argv);
         const char *moved = tell(&seen, judge(&seen, false), message, sizeof message);
         if (moved) client_interrupt(client, moved);

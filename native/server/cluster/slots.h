@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 #define CLUSTER_SLOTS 16384
-#define SLOT_NONE (-1)
+#define CLUSTER_SLOT_NONE (-1)
 
 /* By CRC16 of the key, or of what stands between its first '{' and the next '}', unless that is nothing. */
 int slot_of_key(const void *key, size_t length);

@@ -200,7 +200,7 @@ void client_closed(void *context, void *owner) {
     unlink_client(server, client);
     log_event(LOG_DEBUG, "client_gone", LOG_FIELDS({"client", .number = (int64_t)client->id}), "client %llu is gone",
               (unsigned long long)client->id);
-    if (exclusive_adopts(client)) return;
+    if (exclusive_adopt(client)) return;
     memory_free(client->name);
     memory_free(client);
 }

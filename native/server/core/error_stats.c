@@ -17,7 +17,7 @@ void error_stats_count(struct error_stats *stats, const char *line, size_t lengt
         stats->codes[i].count++;
         return;
     }
-    if (stats->used == ERROR_CODES || code == 0) return;
+    if (stats->used == ERROR_STATS_CODES || code == 0) return;
     memcpy(stats->codes[stats->used].code, line, code);
     stats->codes[stats->used].code[code] = '\0';
     stats->codes[stats->used++].count = 1;

@@ -8,13 +8,13 @@
 #include "base/text.h"
 
 #define ERROR_CODE_BYTES 32u
-#define ERROR_CODES 64u /* that are counted apart: scripts and DEBUG ERROR can make up any */
+#define ERROR_STATS_CODES 64u /* that are counted; any further ones are not: scripts and DEBUG ERROR can make up any */
 
 struct error_stats {
     struct {
         char code[ERROR_CODE_BYTES];
         uint64_t count;
-    } codes[ERROR_CODES];
+    } codes[ERROR_STATS_CODES];
     uint32_t used;
 };
 

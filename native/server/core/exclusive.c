@@ -185,7 +185,7 @@ bool exclusive_goes_on_without(const struct client *client) {
     return exclusive_is_run_for(client) && !client->server->exclusive.plain;
 }
 
-bool exclusive_adopts(struct client *client) {
+bool exclusive_adopt(struct client *client) {
     struct exclusive *exclusive = &client->server->exclusive;
     if (!exclusive->on || exclusive->client != client) return false;
     client->connection = NULL;

@@ -67,8 +67,9 @@ bool exclusive_is_busy(const struct server *server);
 bool exclusive_is_run_for(const struct client *client);
 /* Does it go on, with the arguments that it has, when the client is lost? */
 bool exclusive_goes_on_without(const struct client *client);
-/* The client's connection has closed. True: the struct is still needed and will be freed here. */
-bool exclusive_adopts(struct client *client);
+/* To be called when the client's connection has closed. True: its command still runs and needs the struct, which
+ * will be freed here when the command ends. */
+bool exclusive_adopt(struct client *client);
 void exclusive_free(struct server *server);
 
 #endif

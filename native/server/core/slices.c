@@ -12,8 +12,8 @@ static void give_up(struct client *client) {
     client_close(client);
 }
 
-void slices_begin(struct client *client, bool (*go_on)(struct client *client), void (*instead)(struct client *client)) {
-    client_block_next(client, &client->server->slices.working, CLOCK_NEVER, go_on, instead ? instead : give_up);
+void slices_begin(struct client *client, bool (*go_on)(struct client *client), void (*expired)(struct client *client)) {
+    client_block_next(client, &client->server->slices.working, CLOCK_NEVER, go_on, expired ? expired : give_up);
 }
 
 void slices_begin_reply(struct client *client, bool (*go_on)(struct client *client)) {

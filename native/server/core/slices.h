@@ -6,9 +6,9 @@
 #include "server/core/client.h"
 
 /* The command goes on in later turns, by `go_on`, which works for as long as slices_have_time says so, and a piece at least,
- * and returns true when the command has replied. What it works on may have changed since. `give_up` replies where the
+ * and returns true when the command has replied. What it works on may have changed since. `expired` replies where the
  * client is not to wait any longer; NULL closes it, since half of the work cannot be taken back. */
-void slices_begin(struct client *client, bool (*go_on)(struct client *client), void (*give_up)(struct client *client));
+void slices_begin(struct client *client, bool (*go_on)(struct client *client), void (*expired)(struct client *client));
 /* The same for one that writes its reply meanwhile: it goes on only as fast as the client takes that. */
 void slices_begin_reply(struct client *client, bool (*go_on)(struct client *client));
 /* As slices_begin for any client: where it may not block the command is run here, in the slices of its script or

@@ -51,7 +51,7 @@ static void will_flush(void *context, unsigned database) {
 }
 
 static void will_exchange(void *context, unsigned first, unsigned second) {
-    store_cut_will_swap(cut_of(context), first, second);
+    store_cut_will_exchange(cut_of(context), first, second);
     watch_will_flush(context, first);
     watch_will_flush(context, second);
     tracking_flushed(context);

@@ -149,13 +149,13 @@ static int check_names(const struct client *client, const struct publication *pu
     for (; marked < publication->names && result == 0; marked++) {
         const struct resp_argument *name = &client->argv[4 + marked];
         struct gradient *gradient = find(publication->queue, name);
-        if (!gradient || gradient->state != GRADIENT_WAITING || gradient->named) {
+        if (!gradient || gradient->state != GRADIENT_WAITING || gradient->marked) {
             result = no_gradient(name, gradient, error);
             break;
         }
-        gradient->named = true;
+        gradient->marked = true;
     }
-    for (uint32_t i = 0; i < marked; i++) find(publication->queue, &client->argv[4 + i])->named = false;
+    for (uint32_t i = 0; i < marked; i++) find(publication->queue, &client->argv[4 + i])->marked = false;
     return result;
 }
 
