@@ -1,4 +1,4 @@
-/* error: how a floor below the server reports a refusal. */
+/* error: how a layer below the server reports a refusal. */
 #include "base/error.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* error: how the floors below the server report a refusal: a code for programs and a sentence for people. */
+/* error: how the layers below the server report a refusal: a code for programs and a sentence for people. */
 #ifndef REPLAY_BASE_ERROR_H
 #define REPLAY_BASE_ERROR_H
 

@@ -12,7 +12,7 @@
 struct fiber;
 
 struct fiber *fiber_new(void); /* NULL: memory is exhausted */
-/* Also for work that was put down half way, which is then never taken up again: its owner frees what it holds. */
+/* Also while its work is suspended, which is then never resumed: what the work holds is its owner's to free. */
 void fiber_free(struct fiber *fiber); /* NULL is allowed */
 
 /* Runs body(context) on the fiber's stack until it returns (true) or yields (false). */

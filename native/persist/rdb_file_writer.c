@@ -60,7 +60,7 @@ static int write_key(void *context, unsigned database, const struct piece_key *k
         rdb_write_length(writer, database);
         file->database = database;
     }
-    if (key->ends) {
+    if (key->expires) {
         rdb_write_byte(writer, RDB_EXPIRES_MS);
         rdb_write_little_endian(writer, (uint64_t)key->at_ms, 8);
     }

@@ -35,7 +35,7 @@ struct large {
     const struct dict *dict;      /* that it is in */
     struct piece_walk walk;
     unsigned origin;
-    bool ends;
+    bool expires;
     int64_t at_ms;
 };
 
@@ -46,7 +46,7 @@ struct kept {
     size_t length, done;
     uint32_t kind;                /* of record */
     unsigned origin;
-    bool ends;
+    bool expires;
     int64_t at_ms;                /* of weights: their version */
     size_t key_length;
     uint8_t key[];
@@ -140,7 +140,7 @@ static void copy_kept(struct store_cut *cut) {
     size_t length = kept->length - kept->done;
     if (length > BLOB_PIECE_BYTES) length = BLOB_PIECE_BYTES;
     bool last = kept->done + length == kept->length;
-    struct piece_key key = {kept->key, kept->key_length, kept->ends, kept->at_ms};
+    struct piece_key key = {kept->key, kept->key_length, kept->expires, kept->at_ms};
     struct piece_bytes head = {0};
     piece_string_head(&head, &key, (uint8_t)((kept->done == 0 ? PIECE_FIRST : 0) | (last ? PIECE_LAST : 0)), length,
                       kept->length);
@@ -154,43 +154,43 @@ static void copy_kept(struct store_cut *cut) {
 }
 
 bool store_cut_add_weights(struct store_cut *cut, const void *key, size_t length, int64_t version, struct blob *blob) {
-    struct kept as = {.kind = SNAPSHOT_RECORD_WEIGHTS, .ends = true, .at_ms = version, .key_length = length};
+    struct kept as = {.kind = SNAPSHOT_RECORD_WEIGHTS, .expires = true, .at_ms = version, .key_length = length};
     return keep(cut, &as, key, blob);
 }
 
 bool store_cut_add_gradients(struct store_cut *cut, const void *key, size_t length, int64_t version,
                              struct blob *blob) {
-    struct kept as = {.kind = SNAPSHOT_RECORD_GRADIENTS, .ends = true, .at_ms = version, .key_length = length};
+    struct kept as = {.kind = SNAPSHOT_RECORD_GRADIENTS, .expires = true, .at_ms = version, .key_length = length};
     return keep(cut, &as, key, blob);
 }
 
 bool store_cut_add_library(struct store_cut *cut, const void *name, size_t length, struct blob *code) {
-    struct kept as = {.kind = SNAPSHOT_RECORD_LIBRARIES, .ends = true, .key_length = length};
+    struct kept as = {.kind = SNAPSHOT_RECORD_LIBRARIES, .expires = true, .key_length = length};
     return keep(cut, &as, name, code);
 }
 
 /* ---- values -------------------------------------------------------------------------------------------------------- */
 
-static struct piece_key key_of(const struct dict_entry *entry, bool ends, int64_t at_ms) {
-    return (struct piece_key){.key = entry->key, .length = entry->key_length, .ends = ends, .at_ms = at_ms};
+static struct piece_key key_of(const struct dict_entry *entry, bool expires, int64_t at_ms) {
+    return (struct piece_key){.key = entry->key, .length = entry->key_length, .expires = expires, .at_ms = at_ms};
 }
 
 /* Copies a small value; takes a large one into hand. */
 static void hand_out(struct store_cut *cut, const struct walk *walk, const struct dict_entry *entry) {
     struct value *value = entry->value;
     int64_t at_ms = 0;
-    bool ends = expire_get(walk->expiry, entry, &at_ms);
+    bool expires = expire_get(walk->expiry, entry, &at_ms);
     if (value->type == VALUE_STRING && value->encoding == ENCODING_BLOB) {
         struct kept as = {.kind = SNAPSHOT_RECORD_KEYS,
                           .origin = walk->origin,
-                          .ends = ends,
+                          .expires = expires,
                           .at_ms = at_ms,
                           .key_length = entry->key_length};
         if (!keep(cut, &as, entry->key, ((struct string_blob *)value)->blob)) fail(cut);
         return;
     }
     if (piece_is_small(value) || value->type == VALUE_STRING) {
-        struct piece_key key = key_of(entry, ends, at_ms);
+        struct piece_key key = key_of(entry, expires, at_ms);
         piece_write(gather(cut, walk->origin), &key, value);
         return;
     }
@@ -199,8 +199,12 @@ static void hand_out(struct store_cut *cut, const struct walk *walk, const struc
         fail(cut);
         return;
     }
-    *large = (struct large){
-        .next = cut->large, .entry = entry, .dict = walk->dict, .origin = walk->origin, .ends = ends, .at_ms = at_ms};
+    *large = (struct large){.next = cut->large,
+                            .entry = entry,
+                            .dict = walk->dict,
+                            .origin = walk->origin,
+                            .expires = expires,
+                            .at_ms = at_ms};
     /* One that has begun stays first: its pieces follow one another. */
     if (cut->large && cut->large->walk.begun) {
         large->next = cut->large->next;
@@ -212,7 +216,7 @@ static void hand_out(struct store_cut *cut, const struct walk *walk, const struc
 
 /* False: that was its last piece. */
 static bool copy_some(struct store_cut *cut, struct large *large) {
-    struct piece_key key = key_of(large->entry, large->ends, large->at_ms);
+    struct piece_key key = key_of(large->entry, large->expires, large->at_ms);
     return piece_write_some(gather(cut, large->origin), &key, large->entry->value, &large->walk);
 }
 

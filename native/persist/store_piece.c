@@ -61,12 +61,12 @@ static size_t add_head(struct piece_bytes *bytes, const struct piece_key *key, u
     size_t at = bytes->length;
     struct piece_head head = {
         .type = type,
-        .flags = (uint8_t)(flags | (key->ends ? PIECE_ENDS : 0)),
+        .flags = (uint8_t)(flags | (key->expires ? PIECE_EXPIRES : 0)),
         .key_length = (uint32_t)key->length,
         .parts = parts,
     };
     piece_bytes_add(bytes, &head, sizeof head);
-    if (key->ends) piece_bytes_add(bytes, &key->at_ms, sizeof key->at_ms);
+    if (key->expires) piece_bytes_add(bytes, &key->at_ms, sizeof key->at_ms);
     if ((flags & PIECE_FIRST) && !(flags & PIECE_LAST)) piece_bytes_add(bytes, &total, sizeof total);
     piece_bytes_add(bytes, key->key, key->length);
     return at;
@@ -297,14 +297,14 @@ int piece_read(const uint8_t **data, size_t *length, struct piece *piece, struct
     struct piece_head *head = &piece->head;
     *piece = (struct piece){.total = 0};
     bool whole = take(&reading, head, sizeof *head) && head->type < VALUE_TYPES &&
-                 head->flags <= (PIECE_FIRST | PIECE_LAST | PIECE_ENDS) && head->zero == 0;
-    if (whole && (head->flags & PIECE_ENDS)) whole = take(&reading, &piece->key.at_ms, sizeof piece->key.at_ms);
+                 head->flags <= (PIECE_FIRST | PIECE_LAST | PIECE_EXPIRES) && head->zero == 0;
+    if (whole && (head->flags & PIECE_EXPIRES)) whole = take(&reading, &piece->key.at_ms, sizeof piece->key.at_ms);
     if (whole && (head->flags & PIECE_FIRST) && !(head->flags & PIECE_LAST))
         whole = take(&reading, &piece->total, sizeof piece->total);
     else if (whole)
         piece->total = head->parts;
     if (!whole || head->key_length > reading.left) return error_set(error, ERROR_GENERIC, "a key is malformed");
-    piece->key.ends = head->flags & PIECE_ENDS;
+    piece->key.expires = head->flags & PIECE_EXPIRES;
     piece->key.key = reading.at;
     piece->key.length = head->key_length;
     reading.at += head->key_length;
@@ -379,7 +379,7 @@ static const char *read_stream_part(struct reading *reading, struct xstream *str
 
 static int add_string(const struct piece *piece, struct value **value, struct error *error) {
     if (piece->head.flags == (PIECE_FIRST | PIECE_LAST) ||
-        piece->head.flags == (PIECE_FIRST | PIECE_LAST | PIECE_ENDS)) {
+        piece->head.flags == (PIECE_FIRST | PIECE_LAST | PIECE_EXPIRES)) {
         *value = string_new(piece->data, piece->length, NULL);
         return *value ? 0 : error_set(error, ERROR_GENERIC, "no memory for a string of %zu bytes", piece->length);
     }

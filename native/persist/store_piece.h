@@ -19,7 +19,7 @@
 enum piece_flags {
     PIECE_FIRST = 1,  /* of its key */
     PIECE_LAST = 2,
-    PIECE_ENDS = 4,   /* the key's time is limited: when it ends follows */
+    PIECE_EXPIRES = 4, /* the key expires: its expiry time follows */
 };
 
 struct piece_head {
@@ -29,8 +29,8 @@ struct piece_head {
     uint32_t key_length;
     uint64_t parts;   /* in this piece: bytes of a string, elements, members, fields */
 };
-/* Behind it: with PIECE_ENDS int64, Unix milliseconds; with PIECE_FIRST and without PIECE_LAST uint64, the parts of all
- * pieces; the key; the parts. */
+/* Behind it: with PIECE_EXPIRES int64, the expiry time in Unix milliseconds; with PIECE_FIRST and without PIECE_LAST
+ * uint64, the parts of all pieces; the key; the parts. */
 _Static_assert(sizeof(struct piece_head) == 16, "as documented");
 
 /* Bytes that grow. Begin with zeros. */
@@ -45,8 +45,8 @@ void piece_bytes_free(struct piece_bytes *bytes);
 struct piece_key {
     const uint8_t *key;
     size_t length;
-    bool ends;
-    int64_t at_ms;
+    bool expires;
+    int64_t at_ms; /* when, in Unix time; of weights, gradients and libraries see snapshot_format.h */
 };
 /* The head of a piece of a string, whose `parts` bytes the caller puts behind it. */
 void piece_string_head(struct piece_bytes *bytes, const struct piece_key *key, uint8_t flags, uint64_t parts,

@@ -14,7 +14,7 @@ struct open_key {
     unsigned database;
     struct value *value;
     uint64_t parts, total;
-    bool ends;
+    bool expires;
     int64_t at_ms;
     size_t length;
     uint8_t key[];
@@ -95,7 +95,7 @@ static int put(struct store_restore *restore, unsigned database, const struct pi
         return error_set(error, ERROR_GENERIC, "no memory for a key");
     }
     restore->content.keys++;
-    if (key->ends && !store_expire_at(store, database, entry, key->at_ms))
+    if (key->expires && !store_expire_at(store, database, entry, key->at_ms))
         return error_set(error, ERROR_GENERIC, "no memory for the end of a key");
     return 0;
 }
@@ -115,7 +115,7 @@ static struct open_key *open_new(struct store_restore *restore, unsigned databas
     *open = (struct open_key){.next = restore->open,
                               .database = database,
                               .total = piece->total,
-                              .ends = key->ends,
+                              .expires = key->expires,
                               .at_ms = key->at_ms,
                               .length = key->length};
     memcpy(open->key, key->key, key->length);
@@ -146,7 +146,7 @@ static int add_piece(struct store_restore *restore, unsigned database, const str
     if (open->parts != open->total)
         return error_set(error, ERROR_GENERIC, "%" PRIu64 " parts of a key were written, %" PRIu64 " are here",
                          open->total, open->parts);
-    struct piece_key key = {open->key, open->length, open->ends, open->at_ms};
+    struct piece_key key = {open->key, open->length, open->expires, open->at_ms};
     struct value *value = open->value;
     open->value = NULL;
     int result = put(restore, database, &key, value, error);
@@ -220,7 +220,7 @@ int store_restore_beside(struct store_restore *restore, uint32_t kind, const uin
     struct piece piece;
     if (restore->sink && kind != SNAPSHOT_RECORD_LIBRARIES) return 0;
     if (piece_read(&body, &length, &piece, error)) return -1;
-    if (length > 0 || piece.head.type != VALUE_STRING || !piece.key.ends || piece.key.at_ms < 0)
+    if (length > 0 || piece.head.type != VALUE_STRING || !piece.key.expires || piece.key.at_ms < 0)
         return error_set(error, ERROR_GENERIC, "weights are malformed");
     if (!restore->blob == !(piece.head.flags & PIECE_FIRST) || (restore->blob && restore->blob_kind != kind))
         return error_set(error, ERROR_GENERIC, "a part of weights is out of turn");

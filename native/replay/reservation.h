@@ -1,5 +1,5 @@
 /* reservation: items, or steps, on their way into a table: slots, or a staging area, that bytes may land in until the caller
- * commits them or gives them back. For the files of this floor; callers see table.h.
+ * commits them or gives them back. For the files of replay/; callers see table.h.
  *
  * A column lands in the reserved slots themselves, unless it lands `apart`, in a staging area with one value after
  * another. That holds for:

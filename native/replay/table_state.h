@@ -1,4 +1,4 @@
-/* table_state: what a table is made of; for the files of this floor and its tests, not for callers. */
+/* table_state: what a table is made of; for the files of replay/ and their tests, not for callers. */
 #ifndef REPLAY_REPLAY_TABLE_STATE_H
 #define REPLAY_REPLAY_TABLE_STATE_H
 

@@ -12,7 +12,7 @@
 #include "store/dict.h"
 
 enum eviction_policy {
-    EVICTION_VOLATILE_LRU, /* volatile: of the keys that have an end */
+    EVICTION_VOLATILE_LRU, /* volatile: of the keys that expire */
     EVICTION_VOLATILE_LFU,
     EVICTION_VOLATILE_RANDOM,
     EVICTION_VOLATILE_TTL,

@@ -1,4 +1,4 @@
-/* expire: a heap of the keys that end, each knowing its place. */
+/* expire: a heap of the keys that expire, each knowing its place. */
 #include "store/expire.h"
 
 #include <string.h>

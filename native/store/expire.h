@@ -18,13 +18,13 @@ struct expire_heap {
     double sum_ms; /* of all at_ms, for the average time to live */
 };
 
-/* Makes room for one more end, so that the next expire_set does not fail. False: memory exhausted. */
+/* Makes room for one more expiry time, so that the next expire_set does not fail. False: memory exhausted. */
 bool expire_reserve(struct expire_heap *heap);
-/* Sets or changes the entry's end. False: memory exhausted, nothing changed. */
+/* Sets or changes the entry's expiry time. False: memory exhausted, nothing changed. */
 bool expire_set(struct expire_heap *heap, struct dict_entry *entry, int64_t at_ms);
-void expire_clear(struct expire_heap *heap, struct dict_entry *entry); /* nothing if it has no end */
-bool expire_get(const struct expire_heap *heap, const struct dict_entry *entry, int64_t *at_ms); /* false: no end */
-/* The entry has taken over a value, and with it the value's end, from another entry. */
+void expire_clear(struct expire_heap *heap, struct dict_entry *entry); /* nothing if it has none */
+bool expire_get(const struct expire_heap *heap, const struct dict_entry *entry, int64_t *at_ms); /* false: none */
+/* The entry has taken over a value, and with it the value's expiry time, from another entry. */
 void expire_moved(struct expire_heap *heap, struct dict_entry *entry);
 void expire_free(struct expire_heap *heap);
 

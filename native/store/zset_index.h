@@ -60,7 +60,7 @@ void zset_index_init(struct zset_index *index); /* no allocation until the first
 /* False: memory exhausted, the order is unchanged. */
 bool zset_index_insert(struct zset_index *index, double score, struct dict_entry *entry);
 /* Puts slots in order, which takes as much memory again: false where there is none. Calls `rest` once in a while, where it
- * is not NULL, so that a large sort can be put down in its midst. */
+ * is not NULL, so that a large sort can be suspended. */
 bool zset_sort(struct zset_slot *slots, uint64_t count, void (*rest)(void *context), void *context);
 /* The member must be there, under this score. */
 void zset_index_remove(struct zset_index *index, double score, const struct dict_entry *entry);

@@ -239,7 +239,7 @@ static void scripts_and_transactions_read_what_their_client_would(void) {
 }
 
 static void a_transaction_whose_client_has_gone_reads_on(void) {
-    if (!has_lua()) return; /* nothing else is so slow that a transaction is put down in its midst */
+    if (!has_lua()) return; /* nothing else is so slow that a transaction is suspended */
     for (int held = 0; held < 2; held++) {
         uint64_t ids[ITEMS];
         open_server(held, NULL);

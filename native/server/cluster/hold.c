@@ -1,6 +1,6 @@
 /* hold: CLUSTER HOLD and RELEASE, and the clients that wait in between.
  *
- * A key is carried in three steps: it is read here, put down at the target, and removed here. While they last no client
+ * A key is carried in three steps: it is read here, stored at the target, and removed here. While they last no client
  * reads or changes it on either side. Here its request waits, and is looked at anew when the key has gone. The target has
  * not been named to anybody for this key, since it was here. All is done over the connection that holds the key: if the hold ends,
  * so has the connection, and no removal comes any more. */

@@ -78,7 +78,7 @@ enum command_data {
     DATA_KEYS, /* keys, or anything that their changes show in */
     DATA_BESIDE_KEYS, /* weights and gradients: in the append-only file with the keys, but in no database */
     DATA_TABLES, /* tables of experience: the append-only file has records of what happens to them (replay_log.h) */
-    DATA_SCRIPTS, /* scripts: what they change is taken down command by command */
+    DATA_SCRIPTS, /* scripts: what they change is recorded command by command */
     DATA_SERVER, /* connections and the server itself */
 };
 

@@ -30,20 +30,20 @@ static void run_slice(struct server *server, bool first) {
     server->acting.client = acting;
     exclusive->inside = false;
     exclusive->on = !ended;
-    /* It is taken down by its last slice, as one: what an earlier one had changed would be in no file. */
+    /* It is recorded by its last slice, as one: what an earlier one had changed would be in no file. */
     assert(ended || !exclusive->plain || server->store->changes == changes);
 }
 
-/* What a script or a transaction has changed is taken down by what it runs, never as the command itself. Said only where
+/* What a script or a transaction has changed is recorded by what it runs, never as the command itself. Said only where
  * propagate_call follows at once: it must not be heard by what the next slice runs. */
-static void take_down_nothing(struct client *client) {
+static void record_nothing(struct client *client) {
     if (!client->server->exclusive.plain) propagate_nothing(client);
 }
 
 static bool next_slice(struct client *client) {
     run_slice(client->server, false);
     if (client->server->exclusive.on) return false;
-    take_down_nothing(client);
+    record_nothing(client);
     return true;
 }
 
@@ -83,7 +83,7 @@ static void run(struct client *client, void (*body)(struct client *client), bool
     exclusive->began_us = clock_monotonic_us();
     server->store->frozen_ms = clock_unix_ms(); /* no key's time is over in its midst */
     run_slice(server, true);
-    take_down_nothing(client);
+    record_nothing(client);
     if (!exclusive->on) {
         server->store->frozen_ms = 0;
         return;

@@ -17,14 +17,14 @@ struct fiber;
 
 struct exclusive {
     struct fiber *fiber;       /* NULL: none was needed yet */
-    struct wait_queue waiting; /* of that client, while it is put down */
+    struct wait_queue waiting; /* of that client, while its command is suspended */
     struct client *client;     /* whose command runs */
     void (*body)(struct client *client);
-    bool on;                   /* a command is put down in its midst */
+    bool on;                   /* a command was suspended and has not ended yet */
     bool inside;               /* its next slice is running */
     bool busy;                 /* it takes long: others are told */
     bool orphaned;             /* its client has gone, but for the struct */
-    bool abandoned;            /* the server stops: it is never taken up again */
+    bool abandoned;            /* the server stops: the command is never resumed */
     bool plain;                /* by exclusive_run_command */
     const char *ended_by;      /* what ends a script: SCRIPT KILL, FUNCTION KILL */
     uint64_t began_us, until_us;
@@ -36,21 +36,21 @@ struct exclusive {
 /* Runs body(client), within a handler, whole or in slices: what needs more than one is done later, and the handler
  * returns before. The body replies. */
 void exclusive_run(struct client *client, void (*body)(struct client *client));
-/* The same for a command that has much to do in itself, and is taken down as it came: it is never busy. Once its client
- * is lost its arguments are too: a body that finds so after a rest touches nothing more of the client, leaves the store
- * as it was, and ends. Only its last slice may change the store. */
+/* As exclusive_run, for a command that has much to do by itself and is recorded as it came. Others are never refused as
+ * BUSY for it. Once its client is lost its arguments are too: a body that finds so after a rest touches nothing more of
+ * the client, leaves the store as it was, and ends. Only its last slice may change the store. */
 void exclusive_run_command(struct client *client, void (*body)(struct client *client));
-/* The same, with a copy of `state` as the client's state. False: a slice is running already, or there is no memory for the
- * copy; nothing was done. */
+/* As exclusive_run_command, with a copy of `state` as the client's state. False: a slice is running already, or
+ * there is no memory for the copy; nothing was done. */
 bool exclusive_run_with(struct client *client, const void *state, size_t size_bytes,
                         void (*body)(struct client *client));
 bool exclusive_is_lost(const struct client *client);
-/* Within the body, where it may be put down: does so when the slice is over. */
+/* Within the body, where it may be suspended: suspends it if its slice is over. */
 void exclusive_rest(struct server *server);
 /* The same within exclusive_run_command's body. False: the client is lost. */
 bool exclusive_goes_on(struct client *client);
-#define EXCLUSIVE_PARTS_AT_ONCE 2000 /* what has to do with more parts of a value is run in slices */
-#define EXCLUSIVE_PARTS_TO_REST 64   /* and may be put down after so many */
+#define EXCLUSIVE_PARTS_AT_ONCE 2000 /* work on more parts of a value is done in slices */
+#define EXCLUSIVE_PARTS_TO_REST 64   /* parts after which such work calls exclusive_goes_on */
 /* Within the body of exclusive_run_command: suspends it until the time, at least until the next turn, whatever is left of
  * the slice: for what happens meanwhile. False: the client is lost, or there is no stack on which to wait. */
 bool exclusive_awaits(struct client *client, uint64_t until_us);
@@ -63,7 +63,7 @@ uint64_t exclusive_step(struct server *server);
 bool exclusive_makes_wait(const struct server *server);
 /* Are they refused, because they have waited for long? */
 bool exclusive_is_busy(const struct server *server);
-/* Is it this client's command that has been put down, or whose slice is running? */
+/* Is it this client's command that is suspended, or whose slice is running? */
 bool exclusive_is_run_for(const struct client *client);
 /* Does it go on, with the arguments that it has, when the client is lost? */
 bool exclusive_goes_on_without(const struct client *client);

@@ -267,7 +267,7 @@ static const struct {
     /* Whoever could be served has been: now those whose time is over are told so. */
     {server_run_deadlines},
     {sweep_work},
-    /* Replies may have to wait until what they tell of is written down. */
+    /* Replies may have to wait until the changes that they tell of are on the disk. */
     {write_work},
     /* Once replies are on their way, the rest of the turn is for what takes many. It may reply as well. */
     {long_work_step},

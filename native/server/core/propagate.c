@@ -71,7 +71,7 @@ static bool add_replacement(struct changes *changes, struct append_buffer *buffe
            (!wraps || add_text(buffer, "*1\r\n$4\r\nEXEC\r\n"));
 }
 
-/* Whoever reads what is taken down would miss a part of this command. */
+/* Whoever reads the recorded commands would miss a part of this one. */
 static void lose(struct server *server) {
     for (int reader = 0; reader < CHANGES_READERS; reader++)
         if (buffer_of(server, reader)) tell_lost(server, reader);
@@ -108,7 +108,7 @@ void propagate_nothing(struct client *client) {
     if (anyone_reads(client->server)) client->server->changes.nothing = true;
 }
 
-static void take_down(struct server *server, enum changes_reader reader, const struct client *client) {
+static void record(struct server *server, enum changes_reader reader, const struct client *client) {
     struct append_buffer *buffer = buffer_of(server, reader);
     struct changes *changes = &server->changes;
     bool added = add_preamble(changes, &changes->told[reader], buffer, client->database) &&
@@ -131,9 +131,9 @@ void propagate_call(struct client *client, bool changed) {
     changes->out_of_memory = false;
     if (!for_file && !for_replicas && !changes->lost) return;
     if (in_part) lose(server);
-    if (for_file && changed && !in_part && !changes->nothing) take_down(server, CHANGES_FOR_FILE, client);
+    if (for_file && changed && !in_part && !changes->nothing) record(server, CHANGES_FOR_FILE, client);
     if (for_replicas && !in_part && !changes->nothing && concerns_replicas(client->command, changed))
-        take_down(server, CHANGES_FOR_REPLICAS, client);
+        record(server, CHANGES_FOR_REPLICAS, client);
     if (changes->instead_count > 0) {
         append_buffer_clear(&changes->instead);
         changes->instead_count = 0;

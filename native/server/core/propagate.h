@@ -16,7 +16,7 @@ struct client;
 struct resp_argument;
 struct server;
 
-/* Who reads what is taken down. Replicas are told of keys alone, and of messages that were published. */
+/* Who reads the recorded commands. Replicas are sent changes of keys alone, and messages that were published. */
 enum changes_reader { CHANGES_FOR_FILE, CHANGES_FOR_REPLICAS, CHANGES_READERS };
 
 struct changes_told {
@@ -24,13 +24,13 @@ struct changes_told {
     int database; /* that the reader has selected; −1: it must be told */
 };
 
-/* What is known of the commands that are taken down. */
+/* How commands are recorded. */
 struct changes {
-    struct append_buffer instead; /* of the command that runs: what is taken down in its place */
-    uint32_t instead_count;
-    bool nothing; /* of the command that runs is taken down */
+    struct append_buffer instead; /* what is recorded in place of the command that runs */
+    uint32_t instead_count; /* commands in it */
+    bool nothing; /* of the command that runs is recorded */
     bool out_of_memory; /* the command that runs may have made only a part of its changes */
-    bool lost; /* in this turn a change could not be taken down: the file does not have it */
+    bool lost; /* in this turn a change could not be recorded: the file does not have it */
     unsigned depth; /* of transactions and scripts that run */
     struct changes_told told[CHANGES_READERS];
 };
@@ -52,9 +52,9 @@ void propagate_call(struct client *client, bool changed);
 /* A key that the server itself removed: its time was over, or its memory was wanted. */
 void propagate_removed(struct server *server, unsigned database, const uint8_t *key, size_t length);
 /* What happened to a table of experience (replay/table_journal.h): room for the record, to be filled at once; it stands in the
- * one order with what changes keys. NULL: nobody takes it down. */
+ * one order with what changes keys. NULL: it is not recorded. */
 uint8_t *propagate_record(struct server *server, const char *table, size_t bytes);
-/* What a transaction or a script changes is taken down as one: all of it is loaded, or nothing. They nest. */
+/* What a transaction or a script changes is recorded as one: all of it is loaded, or nothing. They nest. */
 void propagate_begin(struct server *server);
 void propagate_end(struct server *server);
 

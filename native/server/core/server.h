@@ -236,8 +236,8 @@ struct server {
     struct exclusive exclusive; /* a script or a transaction that takes several turns */
     struct pause pause;         /* of clients' commands */
     struct slices slices;
-    struct changes changes; /* that are taken down */
-    bool loading;     /* the store is being read from files: keys whose time is over stay, nothing is written down */
+    struct changes changes; /* that are recorded */
+    bool loading;     /* the store is being read from files: keys whose time is over stay, nothing is recorded */
     bool copying;     /* a snapshot is: durability_holds is asked before a request runs */
     uint64_t slow_ns; /* commands and turns that take so long are told of */
 

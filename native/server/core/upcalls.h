@@ -74,15 +74,15 @@ struct upcalls {
     /* The tracking client's request is answered. */
     void (*tracking_request_done)(struct client *client);
 
-    /* ---- what is written down (durability) ---- */
+    /* ---- recording, and saving (durability) ---- */
 
-    /* Why nothing may be written to the store now, or to tables, for want of a file that takes it down; NULL: it may. `text`
-     * has room for the answer. */
+    /* Why nothing may be written to the store now, or to tables: it could not be recorded or saved. NULL: it may.
+     * `text` has room for the answer. */
     const char *(*durability_refuses_writes)(const struct server *server, bool of_tables, char *text, size_t size);
     /* Has the client's request, which was admitted, wait where it changes a large value that a snapshot has still to copy:
      * then true. */
     bool (*durability_holds)(struct client *client);
-    /* Where changes are taken down (propagate.h); NULL: nowhere. */
+    /* Where changes are recorded for the append-only file (propagate.h); NULL: nowhere. */
     struct append_buffer *(*append_log_buffer)(const struct server *server);
     bool (*append_log_is_behind)(
         const struct server *server); /* so much waits for the disk that more should not be added */
@@ -95,14 +95,14 @@ struct upcalls {
 
     /* ---- replicas (replication) ---- */
 
-    /* Where changes are taken down for replicas (propagate.h); NULL: there are none, or it is one itself. */
+    /* Where changes are recorded for replicas (propagate.h); NULL: there are none, or it is one itself. */
     struct append_buffer *(*replication_buffer)(const struct server *server);
     void (*replication_added)(struct server *server);
     void (*replication_lost)(struct server *server); /* memory is exhausted: one could not be */
     /* The primary's request is done with. */
     void (*replication_applied)(struct client *client);
     bool (*replication_is_up)(const struct server *server); /* a replica hears from its primary */
-    void (*replication_replied)(struct client *client); /* a command has replied, while changes are taken down */
+    void (*replication_replied)(struct client *client); /* a command has replied, while changes are recorded */
 
     /* ---- who is told (admin) ---- */
 

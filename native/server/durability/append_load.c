@@ -89,7 +89,7 @@ static bool take_words(struct load *load, uint32_t argc, const struct append_arg
     return true;
 }
 
-/* A command that was taken down has succeeded once. Where it fails now something is odd, but what follows it is not
+/* A command that was recorded has succeeded once. Where it fails now something is odd, but what follows it is not
  * thrown away for that: it is said. */
 static void say_refused(struct load *load, const char *name, uint64_t at) {
     if (++load->refused <= MOST_SAID)
@@ -98,7 +98,7 @@ static void say_refused(struct load *load, const char *name, uint64_t at) {
 }
 
 /* Whoever can write to the file can change keys; more than that it shall not tell a server to do. */
-static bool is_taken_down(const struct command *command) {
+static bool is_recorded(const struct command *command) {
     if (command->group->data == DATA_TABLES) return false;
     if (command->group->data == DATA_SCRIPTS) return command->flags & COMMAND_WRITE; /* libraries, and no script */
     return command->flags & (COMMAND_WRITE | COMMAND_MAY_REPLICATE | COMMAND_IN_LOG);
@@ -134,7 +134,7 @@ static int run(struct load *load, const char *file, uint64_t at, uint32_t argc, 
         return error_set(load->error, ERROR_GENERIC,
                          "%s, byte %" PRIu64 ": there is no command '%.*s' of %" PRIu32 " words", file, at,
                          words[0].length < 64 ? (int)words[0].length : 64, (const char *)words[0].data, argc);
-    if (!is_taken_down(entry->command))
+    if (!is_recorded(entry->command))
         return error_set(load->error, ERROR_GENERIC, "%s, byte %" PRIu64 ": the command '%s' changes no key", file, at,
                          entry->command->name);
     if (load->what == APPEND_LOAD_KEYS && entry->command->group->data == DATA_BESIDE_KEYS) return 0;

@@ -34,7 +34,7 @@ struct append_log {
     bool rewrite_wanted;
     unsigned rewrite; /* enum rewrite_state */
     unsigned base_outcome; /* enum base_outcome, of the one that runs */
-    bool renewing; /* broken, but since a cut all is taken down: whole again once the base is there */
+    bool renewing; /* broken, but since a cut all is recorded: whole again once the base is there */
     bool beginning; /* there is no whole file yet, and nobody has been promised one */
     struct append_manifest next; /* as it is once the base is there */
     uint64_t newest_base, newest_increment; /* numbers, none of which is used twice */
@@ -73,7 +73,7 @@ int append_log_load_again(struct append_log *log, struct error *error);
 static inline bool append_log_is_on(const struct append_log *log) {
     return log->writer;
 }
-/* Changes are taken down. */
+/* Changes are recorded. */
 static inline bool append_log_takes(const struct append_log *log) {
     return log->writer && (!log->broken || log->renewing);
 }

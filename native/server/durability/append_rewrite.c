@@ -57,7 +57,7 @@ static void failed(struct append_log *log) {
     log_event(LOG_WARNING, "append_only_rewrite_failed", NULL, "the append-only file could not be rewritten: %s",
               log->rewrite_error.message);
     append_rewrite_give_up(log);
-    /* What was taken down since the cut is of no use without the base. */
+    /* What was recorded since the cut is of no use without the base. */
     if (log->renewing) append_log_break(log, "%s", log->rewrite_error.message);
 }
 

@@ -30,7 +30,7 @@ struct metric_item {
     const struct server *server;
     const void *what; /* the table's entry, the command's, … */
     /* Its place in the order of the family's samples, from 1 on; those of tables and keys may have gaps. */
-    uint64_t serial;
+    uint64_t sequence;
     struct label labels[LABELS_MOST + 1]; /* the first names the item, but for EACH_SERVER; ended by a NULL name */
     struct table_info table; /* EACH_TABLE */
 };
@@ -48,11 +48,12 @@ struct family {
 extern const struct family families_server[], families_tables[], families_stores[];
 extern const struct family *const families_all[3];
 
-/* The item behind that of serial `after`, 0: the first; false: there is none. `*is_there` false: it has nothing to show. `item`
- * is the one that was told of last, or `what` is NULL: then a list is walked from its beginning. */
+/* The item that follows sequence number `after` (0: the first one). False: there is none. `*is_there` false: it has
+ * nothing to show. `item` holds the item of the call before; where its `what` is NULL a list is walked from its
+ * beginning. */
 bool metric_item_after(const struct server *server, enum metric_each each, uint64_t after, struct metric_item *item,
                        bool *is_there);
-/* The serial that none of those that are there now is beyond. */
+/* The largest sequence number of those that are there now, or a larger one. */
 uint64_t metric_items_until(const struct server *server, enum metric_each each);
 /* Adds a label behind those there are. */
 void metric_item_label(struct metric_item *item, const char *name, const char *value);

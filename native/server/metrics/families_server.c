@@ -46,7 +46,7 @@ READ(resident_bytes, server_resident_bytes())
 READ(start_time, (double)server->start.unix_ms / 1e3)
 READ(reloads, server->admin->reloads.count)
 READ(reload_successful, !server->admin->reloads.failed)
-READ(errors, server->error_stats.codes[item->serial - 1].count)
+READ(errors, server->error_stats.codes[item->sequence - 1].count)
 
 /* NaN: the server is not a shard, or has no topology yet. */
 #define READ_TOPOLOGY(name, expression)                                    \
@@ -112,7 +112,7 @@ READ(one, 1)
 
 /* Lines "transport_name:value" of INFO whose value is a number. */
 static void write_transport(struct exposition *exposition, const struct family *family, struct metric_item *item) {
-    struct transport *transport = item->server->transports.all[item->serial - 1];
+    struct transport *transport = item->server->transports.all[item->sequence - 1];
     struct text lines = {0};
     if (transport->operations->describe) transport->operations->describe(transport, &lines);
     for (char *line = lines.data, *end; line && *line; line = end + 2) {

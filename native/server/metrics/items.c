@@ -22,14 +22,15 @@ void metric_item_label(struct metric_item *item, const char *name, const char *v
     item->labels[i + 1].name = NULL;
 }
 
-/* Of a list in order of serials: the entry behind the one that was told of last, or the first beyond `after`. */
-#define NEXT_OF(type, first)                                                        \
-    const struct type *entry = item->what;                                          \
-    for (entry = entry ? entry->next : (first); entry && entry->serial <= after;) { \
-        entry = entry->next;                                                        \
-    }                                                                               \
-    item->what = entry;                                                             \
-    item->serial = entry ? entry->serial : 0
+/* Of a list in order of sequence numbers: the entry behind the one that was told of last, or the first beyond
+ * `after`. */
+#define NEXT_OF(type, first)                                                          \
+    const struct type *entry = item->what;                                            \
+    for (entry = entry ? entry->next : (first); entry && entry->sequence <= after;) { \
+        entry = entry->next;                                                          \
+    }                                                                                 \
+    item->what = entry;                                                               \
+    item->sequence = entry ? entry->sequence : 0
 
 static bool next_table(const struct server *server, uint64_t after, struct metric_item *item) {
     NEXT_OF(replay_entry, server->replay->tables->entries);
@@ -92,7 +93,7 @@ static bool transport_at(const struct server *server, uint64_t index, struct met
 bool metric_item_after(const struct server *server, enum metric_each each, uint64_t after, struct metric_item *item,
                        bool *is_there) {
     item->server = server;
-    item->serial = after + 1;
+    item->sequence = after + 1;
     memset(item->labels, 0, sizeof item->labels);
     *is_there = true;
     switch (each) {

@@ -37,9 +37,9 @@ static bool write_family(const struct server *server, struct exposition *exposit
     struct metric_item item = {.what = NULL};
     bool is_there;
     for (uint32_t looked = 1; metric_item_after(server, family->each, cursor->after, &item, &is_there); looked++) {
-        if (item.serial > cursor->until) break;
+        if (item.sequence > cursor->until) break;
         if (is_there) write_item(exposition, family, &item);
-        cursor->after = item.serial;
+        cursor->after = item.sequence;
         if (looked % ITEMS_BETWEEN_LOOKS == 0 && clock_monotonic_us() >= deadline_us) return false;
     }
     return true;

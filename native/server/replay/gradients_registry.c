@@ -71,7 +71,7 @@ static struct gradients_entry *entry_new(struct gradients_registry *registry, co
     struct gradients_entry **link = &registry->entries;
     while (*link) link = &(*link)->next;
     *link = entry;
-    entry->serial = ++registry->entered;
+    entry->sequence = ++registry->entered;
     return entry;
 }
 

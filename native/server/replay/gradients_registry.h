@@ -10,7 +10,7 @@
 
 struct gradients_entry {
     struct gradients_entry *next;
-    uint64_t serial; /* how many came before it, and one; in the order of the list */
+    uint64_t sequence; /* 1 for the first entry ever made, one more for each that followed */
     struct gradient_queue *queue; /* NULL: it was deleted, and who waited has not gone elsewhere yet */
     struct wait_queue takers;     /* TAKE, AWAIT */
     size_t key_length;

@@ -144,7 +144,7 @@ void replay_registry_enter(struct replay_registry *registry, struct replay_entry
     struct replay_entry **link = &registry->entries;
     while (*link) link = &(*link)->next;
     *link = entry;
-    entry->serial = ++registry->entered;
+    entry->sequence = ++registry->entered;
     registry->count++;
     sweep_dropped(registry);
 }

@@ -35,7 +35,7 @@ struct replay_entry {
     struct replay_registry *registry;
     struct replay_entry *next;
     struct table *table;
-    uint64_t serial;      /* how many came before it, and one; in the order of the list */
+    uint64_t sequence;    /* 1 for the first entry ever made, one more for each that followed */
     uint64_t incarnation; /* random: no table made anew under the same name has it; 19 decimal digits */
     uint32_t references; /* requests in progress and replies in flight */
     bool dropped;

@@ -47,7 +47,7 @@ static void enter(struct weights_registry *registry, struct weights_entry *entry
     struct weights_entry **link = &registry->entries;
     while (*link) link = &(*link)->next;
     *link = entry;
-    entry->serial = ++registry->entered;
+    entry->sequence = ++registry->entered;
     registry->count++;
 }
 

@@ -17,7 +17,7 @@ struct server;
 
 struct weights_entry {
     struct weights_entry *next;
-    uint64_t serial; /* how many came before it, and one; in the order of the list */
+    uint64_t sequence; /* 1 for the first entry ever made, one more for each that followed */
     struct blob *blob;
     int64_t version;
     uint64_t published_us; /* by clock_monotonic_us: when it was published, or read from a file */

@@ -201,7 +201,7 @@ static void expire_generic(struct client *client, bool seconds, bool relative) {
         propagate_key_words(client, "DEL", 1, NULL);
         keyspace_remove(client, entry);
     } else if (store_expire_at(store, database_of(client), entry, at_ms)) {
-        keyspace_propagate_end(client, 1, at_ms);
+        keyspace_propagate_expiry(client, 1, at_ms);
     } else {
         reply_out_of_memory(client);
         return;
@@ -278,7 +278,7 @@ const struct command commands_generic[] = {
      .tips = "request_policy:all_shards\nresponse_policy:agg_sum", .categories = ACL_KEYSPACE | ACL_READ | ACL_FAST},
     {"del", del_command, -2, WRITE, &group_generic, "Deletes one or more keys.", "1.0.0",
      .tips = "request_policy:multi_shard\nresponse_policy:agg_sum", .keys = keys_removed,
-     .event = KEY_EVENT(GENERIC, "del", ENDS)},
+     .event = KEY_EVENT(GENERIC, "del", REMOVES)},
     {"exists", exists_command, -2, READ | FAST, &group_generic, "Determines whether one or more keys exist.", "1.0.0",
      .tips = "request_policy:multi_shard\nresponse_policy:agg_sum", .keys = keys_known},
     {"expire", expire_command, -3, WRITE | FAST, &group_generic, "Sets the expiration time of a key in seconds.",
@@ -323,6 +323,6 @@ const struct command commands_generic[] = {
      .keys = key_known},
     {"unlink", del_command, -2, WRITE | FAST, &group_generic, "Deletes keys; large values are freed later.", "4.0.0",
      .tips = "request_policy:multi_shard\nresponse_policy:agg_sum", .keys = keys_removed,
-     .event = KEY_EVENT(GENERIC, "del", ENDS)},
+     .event = KEY_EVENT(GENERIC, "del", REMOVES)},
     {0},
 };

@@ -249,7 +249,7 @@ static void merge(const struct found *items, struct found *out, size_t middle, s
     }
 }
 
-/* By merging, so that equal distances stay in order and it can be put down between. False: the client is lost. */
+/* By merging, so that equal distances stay in order and it can be suspended between. False: the client is lost. */
 static bool sort_found(struct client *client, struct found_list *list, enum order order) {
     if (list->count < 2) return true;
     struct found *spare = memory_alloc(list->count * sizeof *spare);

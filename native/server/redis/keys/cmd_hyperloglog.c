@@ -118,7 +118,7 @@ static bool join_keys(struct client *client, uint32_t first, uint8_t registers[H
     return true;
 }
 
-/* Of one key, whose sketch keeps the estimate. No log takes that down: an estimate is always there to be made again. */
+/* Of one key, whose sketch keeps the estimate. No log records that: an estimate can always be made again. */
 static void count_one(struct client *client) {
     struct dict_entry *entry = keyspace_find_read(client, 1);
     struct string_view view;

@@ -27,7 +27,7 @@ static bool side_argument(struct client *client, uint32_t index, bool *is_left) 
     return false;
 }
 
-/* Takes down this command on the `count` arguments from `first` on: the form that does not wait. */
+/* Records this command on the `count` arguments from `first` on: the form that does not wait. */
 static void propagate_as(struct client *client, const char *name, uint32_t first, uint32_t count) {
     struct resp_argument words[5] = {{.data = (const uint8_t *)name, .length = strlen(name)}};
     for (uint32_t i = 0; i < count; i++) words[1 + i] = client->argv[first + i];
@@ -108,7 +108,7 @@ static bool blocking_move(struct client *client, struct move *move) {
            key_wait_deadline(client, 5, &move->deadline_us);
 }
 
-static void take_down_move(struct client *client) {
+static void record_move(struct client *client) {
     if (is_brpoplpush(client))
         propagate_as(client, "RPOPLPUSH", 1, 2);
     else
@@ -123,7 +123,7 @@ static bool retry_move(struct client *client) {
     }
     struct dict_entry *source = keyspace_find_write(client, 1);
     if (!source || store_value(source)->type != VALUE_LIST) return false;
-    if (move_element(client, source, &move)) take_down_move(client);
+    if (move_element(client, source, &move)) record_move(client);
     return true;
 }
 
@@ -142,7 +142,7 @@ static void move_or_wait(struct client *client) {
     if (absent)
         client_block_on_keys(client, (const uint32_t[]){1}, 1, move.deadline_us, retry_move, expire_move);
     else if (source && move_element(client, source, &move))
-        take_down_move(client);
+        record_move(client);
 }
 
 static void blmove_command(struct client *client) {

@@ -297,6 +297,6 @@ static const struct key_specification keys_migrated[] = {
 const struct command commands_migrate[] = {
     {"migrate", migrate_command, -6, COMMAND_WRITE | COMMAND_DANGEROUS | COMMAND_MOVABLEKEYS, &group_generic,
      "Moves keys to another server.", "2.6.0", .tips = "nondeterministic_output", .keys = keys_migrated,
-     .find_keys = migrate_keys, .is_secret = migrate_is_secret, .event = KEY_EVENT(GENERIC, "del", ENDS)},
+     .find_keys = migrate_keys, .is_secret = migrate_is_secret, .event = KEY_EVENT(GENERIC, "del", REMOVES)},
     {0},
 };

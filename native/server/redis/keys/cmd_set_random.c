@@ -8,7 +8,7 @@
 
 #define SPARSE_FACTOR 4 /* a set has so many times the members wanted: then picking one by one is cheaper than a walk */
 
-/* What is popped is taken down by name: chance would pick others when the command is run again. */
+/* What is popped is recorded by name: chance would pick others when the command is run again. */
 static void propagate_removal(struct client *client, struct set_member *member) {
     set_member_text(member);
     const struct resp_argument words[] = {

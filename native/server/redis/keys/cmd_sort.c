@@ -8,7 +8,7 @@
 #include "server/redis/pubsub/notify.h"
 #include "server/redis/redis_rows.h"
 
-#define PROPAGATED_AT_ONCE 64 /* elements in one RPUSH of what is taken down */
+#define PROPAGATED_AT_ONCE 64 /* elements in one RPUSH of what is recorded */
 
 struct sort_request {
     bool descending, alpha;
@@ -201,7 +201,7 @@ static struct list *result_list(struct sort *sort) {
     return list;
 }
 
-/* The list itself is taken down: keys that patterns led to may be others, or gone, when the command is run again. */
+/* The list itself is recorded: keys that patterns led to may be others, or gone, when the command is run again. */
 static void propagate_list(struct sort *sort, const struct list *list) {
     struct client *client = sort->client;
     struct resp_argument words[2 + PROPAGATED_AT_ONCE] = {{.data = (const uint8_t *)"RPUSH", .length = 5},

@@ -198,7 +198,7 @@ bool reply_stream_range(struct client *client, const struct xstream *stream, str
     return true;
 }
 
-/* ---- what is taken down ------------------------------------------------------------------------------------------ */
+/* ---- what is recorded -------------------------------------------------------------------------------------------- */
 
 struct resp_argument stream_word(const char *text) {
     return (struct resp_argument){.data = (uint8_t *)(uintptr_t)text, .length = strlen(text)};
@@ -208,13 +208,13 @@ struct resp_argument stream_name_word(const struct xstream_name *name) {
     return (struct resp_argument){.data = (uint8_t *)(uintptr_t)name->bytes, .length = name->length};
 }
 
-static void take_down(struct client *client, const struct resp_argument *words, size_t count) {
+static void record(struct client *client, const struct resp_argument *words, size_t count) {
     propagate_instead(client, (uint32_t)count, words);
 }
-#define TAKE_DOWN(client, words) take_down(client, words, sizeof(words) / sizeof *(words))
+#define RECORD(client, words) record(client, words, sizeof(words) / sizeof *(words))
 
-void stream_take_down_pending(struct client *client, const struct resp_argument *key, const struct xstream_group *group,
-                              struct xstream_id id, const struct xstream_pending *pending) {
+void stream_record_pending(struct client *client, const struct resp_argument *key, const struct xstream_group *group,
+                           struct xstream_id id, const struct xstream_pending *pending) {
     char text[XSTREAM_ID_TEXT], last[XSTREAM_ID_TEXT], time[NUMBER_INT64_TEXT], count[NUMBER_INT64_TEXT];
     xstream_id_format(id, text);
     xstream_id_format(group->last_id, last);
@@ -236,10 +236,10 @@ void stream_take_down_pending(struct client *client, const struct resp_argument 
         stream_word("LASTID"),
         stream_word(last),
     };
-    TAKE_DOWN(client, words);
+    RECORD(client, words);
 }
 
-void stream_take_down_group(struct client *client, const struct resp_argument *key, const struct xstream_group *group) {
+void stream_record_group(struct client *client, const struct resp_argument *key, const struct xstream_group *group) {
     char last[XSTREAM_ID_TEXT], read[NUMBER_INT64_TEXT];
     xstream_id_format(group->last_id, last);
     snprintf(read, sizeof read, "%" PRId64, group->entries_read);
@@ -247,12 +247,12 @@ void stream_take_down_group(struct client *client, const struct resp_argument *k
         stream_word("XGROUP"),      stream_word("SETID"), *key, stream_name_word(&group->name), stream_word(last),
         stream_word("ENTRIESREAD"), stream_word(read),
     };
-    TAKE_DOWN(client, words);
+    RECORD(client, words);
 }
 
-void stream_take_down_consumer(struct client *client, const struct resp_argument *key,
-                               const struct xstream_group *group, const struct xstream_consumer *consumer) {
+void stream_record_consumer(struct client *client, const struct resp_argument *key, const struct xstream_group *group,
+                            const struct xstream_consumer *consumer) {
     const struct resp_argument words[] = {stream_word("XGROUP"), stream_word("CREATECONSUMER"), *key,
                                           stream_name_word(&group->name), stream_name_word(&consumer->name)};
-    TAKE_DOWN(client, words);
+    RECORD(client, words);
 }

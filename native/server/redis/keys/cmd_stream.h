@@ -49,18 +49,18 @@ bool reply_stream_entry_of(struct client *client, const struct xstream *stream, 
 bool reply_stream_range(struct client *client, const struct xstream *stream, struct xstream_id from,
                         struct xstream_id until, uint64_t most, bool backwards);
 
-/* ---- what is taken down ------------------------------------------------------------------------------------------ */
+/* ---- what is recorded -------------------------------------------------------------------------------------------- */
 
-/* Words of a command that is taken down. */
+/* Words of a command that is recorded. */
 struct resp_argument stream_word(const char *text);
 struct resp_argument stream_name_word(const struct xstream_name *name);
-/* XCLAIM, so that the entry is pending as it is now; or nowhere, where the stream has it no more. */
-void stream_take_down_pending(struct client *client, const struct resp_argument *key, const struct xstream_group *group,
-                              struct xstream_id id, const struct xstream_pending *pending);
-/* XGROUP SETID: how far the group has come. */
-void stream_take_down_group(struct client *client, const struct resp_argument *key, const struct xstream_group *group);
-/* XGROUP CREATECONSUMER. */
-void stream_take_down_consumer(struct client *client, const struct resp_argument *key,
-                               const struct xstream_group *group, const struct xstream_consumer *consumer);
+/* Records XCLAIM, so that the entry is pending as it is now; or pending nowhere, if the stream has it no more. */
+void stream_record_pending(struct client *client, const struct resp_argument *key, const struct xstream_group *group,
+                           struct xstream_id id, const struct xstream_pending *pending);
+/* Records XGROUP SETID: how far the group has come. */
+void stream_record_group(struct client *client, const struct resp_argument *key, const struct xstream_group *group);
+/* Records XGROUP CREATECONSUMER. */
+void stream_record_consumer(struct client *client, const struct resp_argument *key, const struct xstream_group *group,
+                            const struct xstream_consumer *consumer);
 
 #endif

@@ -181,12 +181,12 @@ static bool find_consumer(struct claim *claim) {
     if (claim->consumer) return true;
     claim->consumer = stream_consumer_named(client, 1, claim->place.group, &client->argv[3], &created);
     if (claim->consumer && created)
-        stream_take_down_consumer(client, &client->argv[1], claim->place.group, claim->consumer);
+        stream_record_consumer(client, &client->argv[1], claim->place.group, claim->consumer);
     return claim->consumer;
 }
 
-static void take_down(const struct claim *claim, struct xstream_id id, const struct xstream_pending *pending) {
-    stream_take_down_pending(claim->client, &claim->client->argv[1], claim->place.group, id, pending);
+static void record(const struct claim *claim, struct xstream_id id, const struct xstream_pending *pending) {
+    stream_record_pending(claim->client, &claim->client->argv[1], claim->place.group, id, pending);
     stream_changed_aside(claim->client, NULL, 1);
 }
 
@@ -194,7 +194,7 @@ static void take_down(const struct claim *claim, struct xstream_id id, const str
 static void forget(const struct claim *claim, struct xstream_id id) {
     const struct xstream_pending *pending = xstream_pending_find(claim->place.group, id);
     if (!pending) return;
-    take_down(claim, id, pending);
+    record(claim, id, pending);
     xstream_pending_remove(claim->place.group, id);
 }
 
@@ -210,7 +210,7 @@ static bool take(struct claim *claim, struct xstream_id id) {
         pending->deliveries = (uint64_t)claim->deliveries;
     else if (!claim->only_ids)
         pending->deliveries++;
-    take_down(claim, id, pending);
+    record(claim, id, pending);
     return true;
 }
 
@@ -286,7 +286,7 @@ static void xclaim_command(struct client *client) {
     struct xstream_group *group = claim.place.group;
     if (xstream_id_compare(options.last_id, group->last_id) > 0) {
         group->last_id = options.last_id;
-        stream_take_down_group(client, &client->argv[1], group);
+        stream_record_group(client, &client->argv[1], group);
         stream_changed_aside(client, NULL, 1);
     }
     size_t mark = reply_array_deferred(client), count = 0;

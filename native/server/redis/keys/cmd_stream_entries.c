@@ -118,11 +118,11 @@ static uint32_t parse_options(struct client *client, bool adds, struct add_optio
     return settle_limit(client, adds, options) ? i : 0;
 }
 
-/* ---- what is taken down ------------------------------------------------------------------------------------------ */
+/* ---- what is recorded -------------------------------------------------------------------------------------------- */
 
 /* The command as it came, but with what it came to: how much was trimmed, which id was given (`id_index` 0: none was). */
-static void take_down_exactly(struct client *client, const struct xstream *stream, const struct add_options *options,
-                              uint32_t id_index, struct xstream_id id) {
+static void record_exactly(struct client *client, const struct xstream *stream, const struct add_options *options,
+                           uint32_t id_index, struct xstream_id id) {
     char id_text[XSTREAM_ID_TEXT], threshold[XSTREAM_ID_TEXT];
     bool approximate = options->trims && options->trim.approximate;
     const struct {
@@ -238,7 +238,7 @@ static void xadd_command(struct client *client) {
     reply_stream_id(client, id);
     if (options.trims && xstream_trim(stream, &options.trim) > 0) notify_also(client->server, "xtrim");
     if (entry) keyspace_changed(client, entry);
-    take_down_exactly(client, stream, &options, id_index, id);
+    record_exactly(client, stream, &options, id_index, id);
 }
 
 /* ---- XLEN, XRANGE ------------------------------------------------------------------------------------------------ */
@@ -332,7 +332,7 @@ static void xtrim_command(struct client *client) {
     uint64_t removed = stream ? xstream_trim(stream, &options.trim) : 0;
     if (removed > 0) {
         keyspace_changed(client, entry);
-        if (options.trim.approximate) take_down_exactly(client, stream, &options, 0, XSTREAM_ID_FIRST);
+        if (options.trim.approximate) record_exactly(client, stream, &options, 0, XSTREAM_ID_FIRST);
     }
     reply_integer(client, (int64_t)removed);
 }

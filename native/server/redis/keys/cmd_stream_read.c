@@ -178,7 +178,7 @@ struct serving {
     int64_t most;
 };
 
-/* New entries, which are pending with the consumer from then on. How far the group has come is taken down last, since
+/* New entries, which are pending with the consumer from then on. How far the group has come is recorded last, since
  * XCLAIM does not tell how many it has read. */
 static void serve_new(const struct serving *serving) {
     struct client *client = serving->client;
@@ -196,13 +196,13 @@ static void serve_new(const struct serving *serving) {
             if (!pending) break; /* memory is exhausted: the rest is for another time */
             pending->delivered_ms = stream_now_ms(client);
             pending->deliveries = 1;
-            stream_take_down_pending(client, key, serving->group, entry.id, pending);
+            stream_record_pending(client, key, serving->group, entry.id, pending);
         }
         reply_stream_entry(client, &entry);
         count++;
     }
     reply_set_array_length(client, mark, count);
-    stream_take_down_group(client, key, serving->group);
+    stream_record_group(client, key, serving->group);
     stream_changed_aside(client, NULL, serving->key);
 }
 
@@ -219,7 +219,7 @@ static void serve_history(const struct serving *serving, struct xstream_id behin
         if (reply_stream_entry_of(client, serving->stream, id)) {
             pending->delivered_ms = stream_now_ms(client);
             pending->deliveries++;
-            stream_take_down_pending(client, &client->argv[serving->key], serving->group, id, pending);
+            stream_record_pending(client, &client->argv[serving->key], serving->group, id, pending);
             stream_changed_aside(client, NULL, serving->key);
         } else {
             reply_array(client, 2);
@@ -238,7 +238,7 @@ static bool find_consumer(struct serving *serving, const struct request *request
     const struct resp_argument *name = &client->argv[request->group + 1];
     serving->consumer = stream_consumer_named(client, serving->key, serving->group, name, &created);
     if (created && serving->consumer)
-        stream_take_down_consumer(client, &client->argv[serving->key], serving->group, serving->consumer);
+        stream_record_consumer(client, &client->argv[serving->key], serving->group, serving->consumer);
     return serving->consumer;
 }
 

@@ -91,7 +91,7 @@ static struct resp_argument word_of(const char *text, size_t length) {
     return (struct resp_argument){.data = (const uint8_t *)text, .length = length};
 }
 
-/* A string with an end is taken down with the moment of it. */
+/* A string that expires is recorded with its expiry time. */
 static void propagate_set(struct client *client, uint32_t index, int64_t at_ms) {
     char text[NUMBER_INT64_TEXT];
     struct resp_argument words[] = {word_of("SET", 3), client->argv[1], client->argv[index], word_of("PXAT", 4),
@@ -253,7 +253,7 @@ static void getex_command(struct client *client) {
         /* Only a time given as such can lie in the past. */
         bool past = options.flags & (SET_EXAT | SET_PXAT) && at_ms <= clock_unix_ms();
         if (!past && store_expire_at(store, database, entry, at_ms)) {
-            keyspace_propagate_end(client, 1, at_ms);
+            keyspace_propagate_expiry(client, 1, at_ms);
             return;
         }
         propagate_key_words(client, "DEL", 1, NULL);
@@ -431,7 +431,7 @@ const struct command commands_string[] = {
      .keys = key_read},
     {"getdel", getdel_command, 2, COMMAND_WRITE | FAST, &group_string,
      "Returns the string value of a key after deleting the key.", "6.2.0", .keys = key_taken_from,
-     .event = KEY_EVENT(GENERIC, "del", ENDS)},
+     .event = KEY_EVENT(GENERIC, "del", REMOVES)},
     {"getex", getex_command, -2, COMMAND_WRITE | FAST, &group_string,
      "Returns the string value of a key after setting its expiration time.", "6.2.0", .keys = key_changed,
      .event = KEY_EVENT(GENERIC, "expire", EXPIRES_OR_PERSISTS)},

@@ -55,8 +55,8 @@ static bool pop_first(struct client *client, const struct pops *pops, uint32_t *
     return false;
 }
 
-/* Takes a pop down as the command that does not wait. */
-static void take_down(struct client *client, uint32_t index, const struct pops *pops) {
+/* Records a pop as the command that does not wait. */
+static void record(struct client *client, uint32_t index, const struct pops *pops) {
     char count[NUMBER_INT64_TEXT];
     number_format_int64(pops->count, count);
     propagate_key_words(client, pops->highest ? "ZPOPMAX" : "ZPOPMIN", index, count, NULL);
@@ -68,7 +68,7 @@ static bool pop_changed(struct client *client, const struct pops *pops) {
     struct dict_entry *entry = keyspace_find_write(client, index);
     if (!entry || store_value(entry)->type != VALUE_SORTED_SET) return false;
     pop(client, index, entry, pops);
-    take_down(client, index, pops);
+    record(client, index, pops);
     return true;
 }
 
@@ -78,7 +78,7 @@ static void pop_or_wait(struct client *client, const struct pops *pops, uint64_t
     if (!pop_first(client, pops, &index))
         key_wait_on_range(client, pops->first_key, pops->keys, deadline_us, retry, reply_null_array);
     else if (index != 0)
-        take_down(client, index, pops);
+        record(client, index, pops);
 }
 
 /* ---- ZPOPMIN and ZPOPMAX ----------------------------------------------------------------------------------------- */

@@ -141,7 +141,7 @@ void reply_empty_bulk(struct client *client) {
     reply_bulk(client, "", 0);
 }
 
-void keyspace_propagate_end(struct client *client, uint32_t index, int64_t at_ms) {
+void keyspace_propagate_expiry(struct client *client, uint32_t index, int64_t at_ms) {
     char text[NUMBER_INT64_TEXT];
     text[number_format_int64(at_ms, text)] = '\0';
     propagate_key_words(client, "PEXPIREAT", index, text, NULL);

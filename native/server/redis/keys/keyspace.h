@@ -12,8 +12,8 @@
 
 /* The key named by argument `index`; NULL if there is none. The read and the write form count as a use of the key
  * (see store/access.h), and the read form counts a hit or a miss. The write form is for
- * whoever changes the value in place, and then calls keyspace_changed; functions that put, remove or end keys tell of it
- * themselves. */
+ * whoever changes the value in place, and then calls keyspace_changed; functions that store or remove keys, or change
+ * their expiry times, tell of it themselves. */
 struct dict_entry *keyspace_find(struct client *client, uint32_t index);
 struct dict_entry *keyspace_find_read(struct client *client, uint32_t index);
 struct dict_entry *keyspace_find_write(struct client *client, uint32_t index);
@@ -47,8 +47,8 @@ void reply_verbatim_text(struct client *client, struct text *text); /* and frees
 void reply_no_such_key(struct client *client);
 void reply_not_an_integer(struct client *client);
 void reply_empty_bulk(struct client *client);
-/* A key was given an end in this millisecond of Unix time, whatever the command says of it. */
-void keyspace_propagate_end(struct client *client, uint32_t index, int64_t at_ms);
+/* Records that a key expires at this Unix time, whatever the command says of it. */
+void keyspace_propagate_expiry(struct client *client, uint32_t index, int64_t at_ms);
 
 /* Strict as INCR's; false: the error is replied. */
 bool integer_argument(struct client *client, uint32_t index, int64_t *value);

@@ -143,7 +143,7 @@ static void tell_of_move(struct client *client, const struct command *command) {
     struct server *server = client->server;
     unsigned database = (unsigned)client->database;
     const struct resp_argument *from = &client->argv[1], *to = &client->argv[2];
-    bool named = command->event->manner == EVENT_MOVES_ELEMENT_BY_ENDS; /* which ends, in words */
+    bool named = command->event->kind == EVENT_MOVES_ELEMENT_BY_ENDS; /* which ends, in words */
     bool from_left = named && argument_is(&client->argv[3], "left");
     bool to_left = !named || argument_is(&client->argv[4], "left");
     notify_event(server, NOTIFY_LIST, to_left ? "lpush" : "rpush", database, to->data, to->length);
@@ -152,7 +152,7 @@ static void tell_of_move(struct client *client, const struct command *command) {
 }
 
 static const char *event_of(const struct client *client, const struct key_event *rule, const struct change *change) {
-    switch (rule->manner) {
+    switch (rule->kind) {
     case EVENT_MOVES_MEMBER: return is_argument(client, 1, change) ? "srem" : "sadd";
     case EVENT_RENAMES: return is_argument(client, 1, change) ? "rename_from" : "rename_to";
     case EVENT_MOVES: return change->database == (unsigned)client->database ? "move_from" : "move_to";
@@ -166,7 +166,7 @@ static const char *event_of(const struct client *client, const struct key_event 
 }
 
 static bool has_expiry(const struct client *client, const struct key_event *rule) {
-    if (rule->manner != EVENT_WITH_EXPIRY_IF_ASKED) return rule->manner == EVENT_WITH_EXPIRY;
+    if (rule->kind != EVENT_WITH_EXPIRY_IF_ASKED) return rule->kind == EVENT_WITH_EXPIRY;
     return has_word(client, 3, "ex") || has_word(client, 3, "px") || has_word(client, 3, "exat") ||
            has_word(client, 3, "pxat");
 }
@@ -177,13 +177,13 @@ static void tell_of(struct client *client, const struct key_event *rule, const s
     const char *event = event_of(client, rule, change);
     enum notify_class class = rule->class;
     if (gone &&
-        (rule->manner == EVENT_STORES || rule->manner == EVENT_EXPIRES || rule->manner == EVENT_EXPIRES_OR_PERSISTS)) {
+        (rule->kind == EVENT_STORES || rule->kind == EVENT_EXPIRES || rule->kind == EVENT_EXPIRES_OR_PERSISTS)) {
         event = "del";
         class = NOTIFY_GENERIC;
     }
-    if (rule->manner == EVENT_COPIES) /* also where another key went for it */
+    if (rule->kind == EVENT_COPIES) /* also where another key went for it */
         notify_event(server, NOTIFY_NEW, "new", change->database, change->key, change->length);
-    else if (rule->manner != EVENT_RENAMES && rule->manner != EVENT_MOVES)
+    else if (rule->kind != EVENT_RENAMES && rule->kind != EVENT_MOVES)
         tell_if_added(server, change);
     notify_event(server, class, event, change->database, change->key, change->length);
     if (server->redis->notify.also)
@@ -191,8 +191,8 @@ static void tell_of(struct client *client, const struct key_event *rule, const s
     if (has_expiry(client, rule))
         notify_event(server, NOTIFY_GENERIC, "expire", change->database, change->key, change->length);
     if (gone &&
-        (rule->manner == EVENT_IN_PLACE || rule->manner == EVENT_ADDS_OR_INCREMENTS ||
-         rule->manner == EVENT_POPS_OF_MANY || (rule->manner == EVENT_MOVES_MEMBER && is_argument(client, 1, change))))
+        (rule->kind == EVENT_IN_PLACE || rule->kind == EVENT_ADDS_OR_INCREMENTS || rule->kind == EVENT_POPS_OF_MANY ||
+         (rule->kind == EVENT_MOVES_MEMBER && is_argument(client, 1, change))))
         notify_event(server, NOTIFY_GENERIC, "del", change->database, change->key, change->length);
 }
 
@@ -213,14 +213,14 @@ static void tell_of_changes(struct client *client, const struct command *command
     const struct key_event *rule = command->event;
     if (!rule) return;
     /* Of a key that takes another's place before all else. */
-    bool moves_element = rule->manner == EVENT_MOVES_ELEMENT || rule->manner == EVENT_MOVES_ELEMENT_BY_ENDS;
-    if (moves_element || rule->manner == EVENT_RENAMES || rule->manner == EVENT_MOVES)
+    bool moves_element = rule->kind == EVENT_MOVES_ELEMENT || rule->kind == EVENT_MOVES_ELEMENT_BY_ENDS;
+    if (moves_element || rule->kind == EVENT_RENAMES || rule->kind == EVENT_MOVES)
         tell_of_added(client->server, length);
     if (moves_element) {
         tell_of_move(client, command);
         return;
     }
-    if (rule->manner == EVENT_MOVES_MEMBER) { /* of where it came from first */
+    if (rule->kind == EVENT_MOVES_MEMBER) { /* of where it came from first */
         tell_of_all(client, rule, length, true);
         tell_of_all(client, rule, length, false);
         return;

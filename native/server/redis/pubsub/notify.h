@@ -11,32 +11,33 @@
 #include "server/core/command.h"
 #include "server/core/notify_classes.h"
 
-/* What a command does to a key that it changes. Where the key is gone afterwards, `del` follows, or stands alone. */
-enum key_event_manner {
-    EVENT_IN_PLACE,
-    EVENT_STORES,
-    EVENT_WITH_EXPIRY,
-    EVENT_WITH_EXPIRY_IF_ASKED, /* SET: by EX and its like */
-    EVENT_EXPIRES,
-    EVENT_EXPIRES_OR_PERSISTS, /* GETEX: the event is `persist` with PERSIST */
-    EVENT_ADDS_OR_INCREMENTS, /* ZADD: the event is `zincr` with INCR */
-    EVENT_ENDS,
-    EVENT_MOVES_ELEMENT, /* from the end of a list to the beginning of another */
-    EVENT_MOVES_ELEMENT_BY_ENDS, /* the arguments say from and to which ends */
-    EVENT_MOVES_MEMBER,
-    EVENT_POPS_OF_MANY,
-    EVENT_RENAMES,
-    EVENT_MOVES,
-    EVENT_COPIES
+/* What a command does to keys, and which messages follow from it for each key that it changed. "The event" is the row's
+ * name. Before these messages comes `new`, if there was no such key. */
+enum key_event_kind {
+    EVENT_IN_PLACE, /* changes the value: the event; then `del`, if the key is gone */
+    EVENT_STORES, /* stores a new value: the event; or `del` instead, if the key is gone since the value was empty */
+    EVENT_WITH_EXPIRY, /* stores a value that expires: the event, then `expire` */
+    EVENT_WITH_EXPIRY_IF_ASKED, /* SET: the event; then `expire`, if EX, PX, EXAT or PXAT is given */
+    EVENT_EXPIRES, /* sets an expiry time: the event; or `del` instead, if that time was over already */
+    EVENT_EXPIRES_OR_PERSISTS, /* GETEX: as EVENT_EXPIRES, but with PERSIST the event is `persist` */
+    EVENT_ADDS_OR_INCREMENTS, /* ZADD: as EVENT_IN_PLACE, but with INCR the event is `zincr` */
+    EVENT_REMOVES, /* removes the key: the event alone */
+    EVENT_MOVES_ELEMENT, /* RPOPLPUSH: `lpush` of the second key, `rpop` of the first, `del` if that is gone */
+    EVENT_MOVES_ELEMENT_BY_ENDS, /* LMOVE: the same, but the arguments say from which end and to which */
+    EVENT_MOVES_MEMBER, /* SMOVE: `srem` of the first key, `del` if that is gone, then `sadd` of the second */
+    EVENT_POPS_OF_MANY, /* LMPOP, ZMPOP: the arguments say from which end; then `del`, if the key is gone */
+    EVENT_RENAMES, /* `rename_from` of the first key, `rename_to` of the second */
+    EVENT_MOVES, /* MOVE: `move_from` in the client's database, `move_to` in the other */
+    EVENT_COPIES /* COPY: `new` even if it replaced a key, then the event */
 };
 
 /* Of a command's row: what subscribers are told of the keys that it changes. */
 struct key_event {
     enum notify_class class;
-    const char *name; /* "": it follows from the manner */
-    enum key_event_manner manner;
+    const char *name; /* "": it follows from the kind */
+    enum key_event_kind kind;
 };
-#define KEY_EVENT(class, name, manner) (&(const struct key_event){NOTIFY_##class, name, EVENT_##manner})
+#define KEY_EVENT(class, name, kind) (&(const struct key_event){NOTIFY_##class, name, EVENT_##kind})
 
 /* Keys that the command that runs has changed, in order. */
 struct notify {

@@ -119,7 +119,7 @@ static void push_counted(lua_State *lua, struct reader *reader, char type) {
     }
 }
 
-/* Between two values it may be put down, and killed. */
+/* Between two values it may be suspended, and killed. */
 static void push_value(lua_State *lua, struct reader *reader) {
     luaL_checkstack(lua, 8, "too many nested replies");
     const char *began = reader->at;
