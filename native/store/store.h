@@ -1,4 +1,4 @@
-/* store: 16 databases of keys with values of any type, their expiry, and the slow work that is done in slices.
+/* store: databases of keys with values of any type, their expiry, and the slow work that is done in slices.
  *
  * An expired key is never seen: a look-up removes it, and store_step removes the others in time. Large values and
  * whole databases are unlinked at once and freed by store_step. An entry keeps its address until its key is removed;
@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/limits.h"
 #include "base/random.h"
 #include "store/access.h"
 #include "store/dict.h"
@@ -17,7 +18,7 @@
 #include "store/expire.h"
 #include "store/value.h"
 
-#define STORE_DATABASES 16
+#define STORE_DATABASES LIMIT_DATABASES
 
 struct store_database {
     struct dict keys; /* of struct value */

@@ -18,6 +18,8 @@
 #include "server/core/upcalls.h"
 #include "store/store.h"
 
+_Static_assert(STORE_DATABASES == 16, "the setting databases shows this number");
+
 #define NUMBER(name, kind, live, field, minimum, maximum) \
     {name, kind, live, offsetof(struct server_config, field), 0, minimum, maximum, NULL, NULL}
 #define TEXT(name, live, field)                                                                                    \

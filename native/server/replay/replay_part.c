@@ -15,7 +15,7 @@ static bool create(struct server *server) {
     struct replay_part *part = server->replay = memory_calloc(1, sizeof *part);
     if (!part) return false;
     part->tables = replay_registry_new(server);
-    part->weights = weights_registry_new(server);
+    part->weights = weights_registry_new();
     part->gradients = gradients_registry_new(server);
     return part->tables && part->weights && part->gradients;
 }

@@ -1,6 +1,5 @@
 /* replay_registry: tables by name, their life after a drop, and pooled request state. */
 #include "server/replay/replay_registry.h"
-#include "server/replay/replay_large_batch.h"
 
 #include <assert.h>
 #include <inttypes.h>

@@ -8,8 +8,7 @@
 #include "base/memory.h"
 #include "server/core/command.h"
 
-struct weights_registry *weights_registry_new(struct server *server) {
-    (void)server;
+struct weights_registry *weights_registry_new(void) {
     return memory_calloc(1, sizeof(struct weights_registry));
 }
 

@@ -13,8 +13,6 @@
 #define WEIGHTS_MAX_KEYS 4096u
 #define WEIGHTS_MAX_KEY_BYTES 255u
 
-struct server;
-
 struct weights_entry {
     struct weights_entry *next;
     uint64_t sequence; /* 1 for the first entry ever made, one more for each that followed */
@@ -31,7 +29,7 @@ struct weights_registry {
     uint64_t entered; /* entries that there have ever been */
 };
 
-struct weights_registry *weights_registry_new(struct server *server); /* NULL: memory is exhausted */
+struct weights_registry *weights_registry_new(void); /* NULL: memory is exhausted */
 void weights_registry_free(struct weights_registry *registry);
 /* Puts in weights that were read from a file; takes its own reference. False: memory is exhausted. */
 bool weights_registry_adopt(struct weights_registry *registry, const void *key, size_t length, int64_t version,

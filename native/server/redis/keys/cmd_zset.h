@@ -39,9 +39,8 @@ uint32_t zset_add_words(struct client *client, bool all, struct zset_add_options
 void zset_add(struct client *client, const struct zset_add_options *options, uint32_t first, uint32_t stride,
               const double *scores);
 
-#define ZSET_PARTS_AT_ONCE 2000 /* what has to do with more members is done in slices */
-#define ZSET_PARTS_TO_REST 64   /* and may be put down after so many */
-/* Puts the client's command down if its slice is over. False: the client is lost, the command must end and not touch it. */
+/* Suspends the client's command if its slice is over. False: the client is lost, the command must end and not touch
+ * it. */
 bool zset_rest(struct client *client);
 
 /* Removes members by rank, and the key with the last of them. The entry was found for writing. */

@@ -194,9 +194,9 @@ static bool in_another(const struct algebra *algebra, const struct zset_item *it
 
 /* `more` members were looked up. False: the client is lost, and the sources with it. */
 static bool go_on(struct algebra *algebra, uint32_t more) {
-    uint32_t before = algebra->looked_up / ZSET_PARTS_TO_REST;
+    uint32_t before = algebra->looked_up / EXCLUSIVE_PARTS_TO_REST;
     algebra->looked_up += more;
-    return algebra->looked_up / ZSET_PARTS_TO_REST == before || zset_rest(algebra->client);
+    return algebra->looked_up / EXCLUSIVE_PARTS_TO_REST == before || zset_rest(algebra->client);
 }
 
 /* These return false also where the client is lost. */
@@ -308,7 +308,7 @@ static void begin(struct client *client, struct algebra *algebra) {
     uint64_t members = 0;
     for (uint32_t i = 0; i < algebra->count; i++) members += algebra->sources[i].count;
     struct algebra *kept = NULL;
-    if (members > ZSET_PARTS_AT_ONCE && !client->server->exclusive.inside) kept = memory_alloc(sizeof *kept);
+    if (members > EXCLUSIVE_PARTS_AT_ONCE && !client->server->exclusive.inside) kept = memory_alloc(sizeof *kept);
     if (kept) {
         *kept = *algebra;
         client_set_state(client, kept, drop_algebra);

@@ -19,7 +19,7 @@ static uint64_t random_rank(struct client *client, const struct zset *zset) {
 
 /* After each member that was looked at. False: the client is lost. */
 static bool go_on(struct client *client, uint64_t looked_at) {
-    return looked_at % ZSET_PARTS_TO_REST != 0 || zset_rest(client);
+    return looked_at % EXCLUSIVE_PARTS_TO_REST != 0 || zset_rest(client);
 }
 
 /* Any member at each place, also one that was there before. */
@@ -112,7 +112,7 @@ static void reply_random(struct client *client) {
     struct zset *zset;
     if (!random_count_arguments(client, "withscores", &count, &with_scores) || !zset_for_reading(client, 1, &zset))
         return;
-    bool is_long = zset && zset_count(zset) > ZSET_PARTS_AT_ONCE && count > ZSET_PARTS_AT_ONCE / 4;
+    bool is_long = zset && zset_count(zset) > EXCLUSIVE_PARTS_AT_ONCE && count > EXCLUSIVE_PARTS_AT_ONCE / 4;
     if (!zset || count == 0)
         reply_array(client, 0);
     else if (count < 0)

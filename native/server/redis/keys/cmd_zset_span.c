@@ -25,7 +25,7 @@ static void reply_span(struct client *client, const struct span *span) {
         else
             zset_next(span->zset, &position, &item);
         reply_item(client, &item, span->with_scores);
-        if (left % ZSET_PARTS_TO_REST == 0 && !zset_rest(client)) return;
+        if (left % EXCLUSIVE_PARTS_TO_REST == 0 && !zset_rest(client)) return;
     }
 }
 
@@ -47,7 +47,7 @@ static void store_span(struct client *client, const struct span *span) {
     if (span->zset) zset_seek(span->zset, span->first, &position);
     for (uint64_t left = span->last - span->first; left > 0 && result; left--) {
         zset_next(span->zset, &position, &item);
-        bool stored = append(result, &item), lost = left % ZSET_PARTS_TO_REST == 0 && !zset_rest(client);
+        bool stored = append(result, &item), lost = left % EXCLUSIVE_PARTS_TO_REST == 0 && !zset_rest(client);
         if (stored && !lost) continue;
         store_discard(store, &result->head);
         if (lost) return;
@@ -69,7 +69,7 @@ static void store_in_slices(struct client *client) {
 
 /* False: there is not much to do, it is done in slices already, or there is no memory for that: do it here. */
 static bool do_in_slices(struct client *client, const struct span *span, void (*body)(struct client *client)) {
-    return span->last - span->first > ZSET_PARTS_AT_ONCE && exclusive_run_with(client, span, sizeof *span, body);
+    return span->last - span->first > EXCLUSIVE_PARTS_AT_ONCE && exclusive_run_with(client, span, sizeof *span, body);
 }
 
 void reply_items(struct client *client, const struct zset *zset, uint64_t first, uint64_t last, bool backwards,
