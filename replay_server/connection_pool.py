@@ -42,6 +42,8 @@ class ConnectionPool(Generic[C]):
         self.primary = address.hosts[0]
         """The host that was last found to be the primary; of one host alone nothing is asked."""
         self.closed = False
+        self.lost = 0
+        """Connections that broke, as far as was seen: under a call, or when an idle one was to be used."""
         self._begin()
 
     def _begin(self) -> None:
@@ -75,9 +77,8 @@ class ConnectionPool(Generic[C]):
         """
         self._leave_parent()
         while (idle := self._idle_one(shared)) is not None:
-            if idle.usable and not idle.gone():
+            if self._stands(idle):
                 return idle
-            idle.close()
         delay = _FIRST_DELAY_S
         while not self.closed:
             try:
@@ -149,6 +150,24 @@ class ConnectionPool(Generic[C]):
         thread held which is not here."""
         if self._process != os.getpid():
             self._begin()
+
+    def count_lost(self) -> int:
+        """How many connections broke so far. The idle ones are looked at first, and closed where the server did so."""
+        self._leave_parent()
+        for idle in (self._plain, self._sharing):
+            for _ in range(len(idle)):
+                with contextlib.suppress(IndexError):  # another thread was faster
+                    if self._stands(connection := idle.pop(0)):
+                        self.release(connection)
+        return self.lost
+
+    def _stands(self, idle: C) -> bool:
+        """Whether an idle connection can be used again; one that cannot is closed."""
+        if idle.usable and not idle.gone():
+            return True
+        self.lost += idle.usable
+        idle.close()
+        return False
 
     def _idle_lists(self, shared: bool) -> tuple[list[C], ...]:
         """Where to look for an idle connection, in this order."""

@@ -43,6 +43,7 @@ def answered(pool: ConnectionPool[Any], command: Command[T], reconnect_timeout: 
         except ConnectionLost:
             if pool.closed:
                 raise ConnectionLost(f"{command.what}: the client of {pool.address} was closed") from None
+            pool.lost += 1
             if not command.repeatable:
                 raise
             # The time to reconnect starts with a loss: it may come long after the command was sent.

@@ -28,8 +28,8 @@ class PersistentClient:
     """Runs operations on a `replay_server.Client`; one that meets a lost connection is repeated on a new one.
 
     An operation may therefore reach the server twice (a pushed batch can be stored twice around an outage), never
-    zero times. `on_connect` runs on every new connection first: what a restarted server has forgotten is set up
-    there.
+    zero times. `on_connect` runs on every new client first: what a restarted server has forgotten is set up there. A
+    client that lost a connection meanwhile, even an idle one, makes room for a new one.
     """
 
     def __init__(
@@ -82,6 +82,8 @@ class PersistentClient:
                 client.close()
 
     def _connected(self) -> rs.Client:
+        if self._client is not None and self._client.lost_connections:
+            self.close()
         if self._client is None:
             client = rs.Client(self._server_url, connect_timeout=2.0, **self._options)
             try:

@@ -8,7 +8,6 @@ import math
 import os
 import shutil
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -201,17 +200,6 @@ def test_the_learner_goes_on_with_a_server_that_comes_back_empty(tmp_path):
     assert outcome[0] >= version + 40
 
 
-def see_it_connect(path: Path) -> None:
-    """Waits for a connection where the server was, and ends it: the learner knows of the outage then."""
-    path.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.settimeout(300)
-        listener.bind(str(path))
-        listener.listen()
-        listener.accept()[0].close()
-    path.unlink()
-
-
 def test_the_learner_publishes_anew_where_a_server_came_back_with_older_weights(tmp_path):
     path, stop = tmp_path / "s", threading.Event()
     settings = dataclasses.replace(SETTINGS, max_updates=None)
@@ -223,7 +211,6 @@ def test_the_learner_publishes_anew_where_a_server_came_back_with_older_weights(
         wait_until(lambda: client.fetch_weights("apex")[0] >= 20)
         version = client.fetch_weights("apex")[0]
         os.kill(first.pid, signal.SIGKILL)
-    see_it_connect(path)
     with rs.Server(unix=path, port=-1, directory=tmp_path, restore="early.snapshot") as second:
         with rs.Client(second.url) as client:
             wait_until(lambda: outcome or client.fetch_weights("apex")[0] >= version)

@@ -180,6 +180,17 @@ def test_a_client_goes_on_with_a_server_that_came_back(free_port):
             assert client.sample("t", 2).data["k"].tolist() == [7, 7]
 
 
+def test_a_client_tells_of_a_connection_that_broke_while_it_was_idle(free_port):
+    with rs.Server(port=free_port) as server, rs.Client(server.url) as client:
+        client.tables()
+        assert client.lost_connections == 0
+        server.stop()
+        assert client.lost_connections == 1
+        with rs.Server(port=free_port):
+            client.tables()
+            assert client.lost_connections == 1
+
+
 def test_reads_wait_for_a_server_that_comes_back_later(free_port):
     with rs.Client(f"redis://127.0.0.1:{free_port}", reconnect_timeout=30) as client:
         results: list[list[str]] = []
@@ -212,6 +223,7 @@ def test_a_read_that_was_cut_off_is_repeated():
         interrupted(listener, [b"", b"*1\r\n$1", b"*1\r\n$1\r\nt\r\n"])
         with rs.Client(f"redis://127.0.0.1:{listener.getsockname()[1]}") as client:
             assert client.tables() == ["t"]
+            assert client.lost_connections >= 2
 
 
 def test_an_add_that_was_cut_off_is_not_repeated():
