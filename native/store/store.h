@@ -52,7 +52,8 @@ struct store {
     struct store_discarded *discarded;
     uint64_t discarded_count; /* values and databases that wait to be freed */
     bool keeps_expired; /* while read from a file keys whose time is over stay: what follows may need them */
-    bool follows; /* keys whose time is over are not seen, but stay until whoever decides of it removes them */
+    bool follows; /* keys whose time is over are not seen, but stay: on a replica until its primary removes them, in a
+                      pause until its end */
     struct random_state random;
     bool leaves_expired; /* store_step leaves them until somebody asks for them; for tests */
     struct access_clock access;

@@ -134,6 +134,37 @@ def test_a_pause_of_writes_holds_what_changes_tables_weights_and_gradients(pause
     assert len(held) > 15
 
 
+def test_no_key_goes_in_a_pause_because_its_time_is_over(paused: Any) -> None:
+    for peer in paused:
+        connection = peer.connect()
+        connection.run(b"CLIENT", b"UNPAUSE")
+        connection.run(b"CONFIG", b"RESETSTAT")
+        connection.run(b"PSETEX", b"read", b"1", b"v")
+        connection.run(b"PSETEX", b"left", b"1", b"v")
+        connection.run(b"CLIENT", b"PAUSE", b"100000", b"WRITE")
+        connection.close()
+    time.sleep(0.3)  # Redis looks for such keys ten times a second
+    for peer in paused:
+        connection = peer.connect()
+        assert connection.run(b"GET", b"read") == ("$", None)
+        before = connection.run(b"DBSIZE"), expired(connection)
+        connection.run(b"CLIENT", b"UNPAUSE")
+        deadline = time.monotonic() + 60
+        while connection.run(b"DBSIZE") != (":", 1):  # `paused` has no time
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        if before[1] == 0:  # unless a slow machine has let the time be over before the pause began
+            assert before == ((":", 3), 0)
+            assert expired(connection) == 2
+        connection.close()
+
+
+def expired(connection: Any) -> int:
+    _, text = connection.run(b"INFO", b"stats")
+    (line,) = [line for line in text.decode().splitlines() if line.startswith("expired_keys:")]
+    return int(line.partition(":")[2])
+
+
 def test_exec_waits_for_the_end_of_a_pause_that_began_after_a_script_was_queued(peers: Any) -> None:
     for peer in peers:
         other = peer.connect()

@@ -324,6 +324,19 @@ def test_a_replica_without_its_primary_may_refuse_to_answer(tmp_path: Path) -> N
         assert eventually(lambda: replica.client.get("k"), "the link") == b"1"
 
 
+@pytest.mark.parametrize("name", ["ours", "redis"])
+def test_a_transaction_that_was_queued_before_is_refused_as_a_whole(name: str, tmp_path: Path) -> None:
+    with linked(("ours", name), tmp_path) as (_, replica, link), replica.client.client() as one:
+        for words in ("MULTI", "PING", "GET k"):
+            one.execute_command(*words.split())
+        link.cut(mend=False)
+        eventually(lambda: not replica.is_up(), "the loss of the link")
+        replica.client.config_set("replica-serve-stale-data", "no")
+        with pytest.raises(redis.ResponseError, match="^Transaction discarded because of: MASTERDOWN Link"):
+            one.execute_command("EXEC")
+        link.mend()
+
+
 @pytest.mark.parametrize("primary_name", ["ours", "redis"])
 def test_a_replica_logs_in(primary_name: str, tmp_path: Path) -> None:
     with start(primary_name, tmp_path / "primary") as primary, start("ours", tmp_path / "replica") as replica:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import re
 import shutil
 import socket
 import subprocess
@@ -97,6 +98,30 @@ def test_commands_and_errors_are_counted_as_redis_counts_them(pair: Pair) -> Non
         assert "latency_percentiles_usec_client|getname" in sections(server, b"latencystats")["Latencystats"]
     pair.words("CONFIG RESETSTAT")
     assert sections(pair.ours, b"errorstats")["Errorstats"] == {}
+
+
+RAISES = ["return redis.call('incr','l')", "return redis.call('nosuch')", "error('x')"]
+RETURNS = ["return redis.pcall('incr','l')", "return redis.pcall('nosuch')", "return redis.error_reply('MINE x')"]
+CATCHES = ["redis.pcall('incr','l') return 1", "redis.pcall('nosuch') return 1", "pcall(redis.call,'get') return 1"]
+
+
+@pytest.mark.parametrize("script", [*RAISES, *RETURNS, *CATCHES])
+def test_an_error_within_a_script_is_counted_once(pair: Pair, script: str) -> None:
+    pair.words("DEL l")
+    pair.words("RPUSH l a")
+    pair.words("CONFIG RESETSTAT")
+    pair.run((b"EVAL", script.encode(), b"0"))
+    redis_told, ours_told = (sections(server, b"everything") for server in (pair.redis, pair.ours))
+    assert ours_told["Errorstats"] == redis_told["Errorstats"]
+    assert sum(int(count.removeprefix("count=")) for count in ours_told["Errorstats"].values()) == 1
+    replies = "total_error_replies"
+    assert ours_told["Stats"][replies] == redis_told["Stats"][replies] == "1"
+    for name in ("cmdstat_eval", "cmdstat_incr"):
+        ours, theirs = (FAILED.search(told["Commandstats"].get(name, "")) for told in (ours_told, redis_told))
+        assert (ours and ours[0]) == (theirs and theirs[0]), name
+
+
+FAILED = re.compile("failed_calls=[0-9]+")
 
 
 @pytest.mark.parametrize(

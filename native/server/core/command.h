@@ -155,6 +155,9 @@ struct command {
 void reply_status(struct client *client, const char *text); /* +OK */
 /* Bytes that are a whole reply, or some, in the protocol's form. */
 void reply_raw(struct client *client, const void *bytes, size_t length);
+/* Counts an error ("CODE text") that reaches no client, as one that a script's command replies, for INFO. */
+void reply_count_error(struct server *server, const char *line, size_t length);
+void reply_error_again(struct client *client, const char *message); /* one that was counted when it came up */
 void reply_error(struct client *client, const char *format, ...)
     __attribute__((format(printf, 2, 3))); /* "CODE text" */
 void reply_failure(struct client *client, const struct error *error); /* -CODE message */

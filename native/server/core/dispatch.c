@@ -133,6 +133,12 @@ static const char *refuse_writes(const struct server *server, bool of_tables, ch
     return unkept ? unkept : !of_tables && lacks_replicas(server) ? REPLICAS_REFUSAL : NULL;
 }
 
+static bool shows_data(const struct client *client, const struct command *command, uint32_t argc,
+                       const struct resp_argument *argv, void *context) {
+    (void)client, (void)argc, (void)argv, (void)context;
+    return !(command->flags & COMMAND_STALE);
+}
+
 /* A replica shows what its primary has, as far as it knows of it. NULL: it may run the request. */
 static const char *refuse_as_replica(const struct client *client) {
     const struct server *server = client->server;
@@ -140,7 +146,10 @@ static const char *refuse_as_replica(const struct client *client) {
     if (server->config.replication.is_read_only && (upcalls.transaction_flags(client, command) & COMMAND_WRITE))
         return READONLY_REFUSAL;
     bool is_stale = !server->config.replication.serves_stale_data && !upcalls.replication_is_up(server);
-    return is_stale && !(command->flags & COMMAND_STALE) ? STALE_REFUSAL : NULL;
+    if (!is_stale) return NULL;
+    bool shows =
+        shows_data(client, command, 0, NULL, NULL) || upcalls.transaction_has(client, command, shows_data, NULL);
+    return shows ? STALE_REFUSAL : NULL;
 }
 
 bool command_admit(struct client *client, struct command_entry *entry) {

@@ -6,16 +6,24 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/core/upcalls.h"
+#include "store/store.h"
+
+void pause_hold_expiry(struct server *server) {
+    const struct pause *pause = &server->pause;
+    server->store->follows = server->is_replica || pause->kind != PAUSE_NOTHING || pause->for_failover;
+}
 
 void pause_begin(struct server *server, enum pause_kind kind, uint64_t until_us) {
     struct pause *pause = &server->pause;
     if (kind > pause->kind) pause->kind = kind;
     if (until_us > pause->until_us) pause->until_us = until_us;
+    pause_hold_expiry(server);
 }
 
 void pause_end(struct server *server) {
     server->pause.kind = PAUSE_NOTHING;
     server->pause.until_us = 0;
+    pause_hold_expiry(server);
 }
 
 static void look_again(struct server *server) {

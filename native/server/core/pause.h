@@ -17,6 +17,9 @@ struct pause {
     struct wait_queue waiting; /* clients with a request to run */
 };
 
+/* While writes wait, and on a replica, no key goes because its time is over: that would be a change as well. Whoever
+ * changes what this depends on calls it. */
+void pause_hold_expiry(struct server *server);
 /* A longer pause that is on already stays as long, and a pause of all commands stays one of all. */
 void pause_begin(struct server *server, enum pause_kind kind, uint64_t until_us);
 /* What has waited is run by the next step, never within a command: a transaction may say so in its midst. */

@@ -131,8 +131,13 @@ void reply_raw(struct client *client, const void *bytes, size_t length) {
     append(client, bytes, length);
 }
 
+void reply_count_error(struct server *server, const char *line, size_t length) {
+    server->stats.errors++;
+    error_stats_count(&server->error_stats, line, length);
+}
+
 /* An error is one line: whatever a client's own bytes brought into it must not end it early. */
-static void append_error_line(struct client *client, const char *code, const char *message) {
+static void append_error_line(struct client *client, const char *code, const char *message, bool counts) {
     char line[1024];
     int printed = snprintf(line, sizeof line - 2, "-%s%s%s", code, *code ? " " : "", message);
     size_t length = printed < 0 ? 0 : (size_t)printed;
@@ -142,8 +147,7 @@ static void append_error_line(struct client *client, const char *code, const cha
     line[length++] = '\r';
     line[length++] = '\n';
     client->error_replied = true;
-    client->server->stats.errors++;
-    error_stats_count(&client->server->error_stats, line + 1, length - 3);
+    if (counts) reply_count_error(client->server, line + 1, length - 3);
     append(client, line, length);
 }
 
@@ -153,12 +157,16 @@ void reply_error(struct client *client, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    append_error_line(client, "", message);
+    append_error_line(client, "", message, true);
+}
+
+void reply_error_again(struct client *client, const char *message) {
+    append_error_line(client, "", message, false);
 }
 
 void reply_failure(struct client *client, const struct error *error) {
     assert(error->code != ERROR_NONE);
-    append_error_line(client, error_code_name(error->code), error->message);
+    append_error_line(client, error_code_name(error->code), error->message, true);
 }
 
 void reply_syntax_error(struct client *client) {

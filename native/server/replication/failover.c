@@ -16,7 +16,6 @@
 #include "server/redis/keys/keyspace.h"
 #include "server/replication/replicas.h"
 #include "server/replication/replication_part.h"
-#include "store/store.h"
 
 #define IS_PRIMARY_ALREADY "-ERR PSYNC FAILOVER can't be sent to a master"
 
@@ -32,10 +31,9 @@ static void say(const struct failover *failover, enum log_level level, const cha
 
 /* ---- from beginning to end ---------------------------------------------------------------------------------------------- */
 
-/* No key goes because its time is over either: that would be a change as well. */
 static void hold_changes(struct server *server, bool holds) {
     server->pause.for_failover = holds;
-    server->store->follows = holds || server->is_replica;
+    pause_hold_expiry(server);
 }
 
 static void end(struct server *server) {

@@ -509,7 +509,8 @@ void link_follow(struct server *server, const char *host, int64_t port) {
     link->port = port;
     link->state = LINK_WAITS;
     link->retry_us = link->down_us = server->now_us;
-    server->is_replica = server->store->follows = true;
+    server->is_replica = true;
+    pause_hold_expiry(server);
     snprintf(server->config.replication.follows, sizeof server->config.replication.follows, "%s %" PRId64, link->host,
              port);
     say(link, LOG_NOTICE, "follows", "this server is its replica now");
@@ -520,7 +521,8 @@ void link_end(struct server *server) {
     struct primary_link *link = link_of(server);
     if (!server->is_replica) return;
     leave_primary(link);
-    server->is_replica = server->store->follows = server->store->keeps_expired = false;
+    server->is_replica = server->store->keeps_expired = false;
+    pause_hold_expiry(server);
     server->config.replication.follows[0] = '\0';
     replication_begin_own_history(server);
     part->second_us = server->now_us;

@@ -112,6 +112,9 @@ int script_load_chunk(lua_State *lua, const char *text, size_t length, const cha
 /* Raises {err = "ERR …"}, as Redis's own functions do: where it happened is added by whoever reports it. */
 int script_raise(lua_State *lua, const char *message);
 void script_push_error(lua_State *lua, const char *message);
+/* An error of a command, which INFO counts: it is not counted again if it becomes the script's reply. */
+#define SCRIPT_ERROR_IS_COUNTED "ignore_error_stats_update" /* Redis's name of the field */
+void script_push_command_error(lua_State *lua, const char *message);
 /* The table that the value at `index` stands for, which is pushed; or false, and nothing is. */
 bool script_push_original(lua_State *lua, int index);
 /* script_interrupt.c */

@@ -101,10 +101,12 @@ static void call(lua_State *lua) {
         entry = command_table_find_request(engine->server->commands, client->argc, client->argv);
         wrong = refusal(engine, entry, client->argc);
     }
-    if (wrong)
-        script_push_error(lua, wrong);
-    else
+    if (wrong) {
+        reply_count_error(engine->server, wrong, strlen(wrong));
+        script_push_command_error(lua, wrong);
+    } else {
         call_command(lua, engine, entry);
+    }
 }
 
 static bool is_error(lua_State *lua) {

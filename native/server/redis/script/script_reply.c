@@ -100,7 +100,7 @@ static void push_double(lua_State *lua, struct reader *reader) {
 
 static void push_error(lua_State *lua, struct reader *reader) {
     push_line(lua, reader);
-    script_push_error(lua, lua_tostring(lua, -1));
+    script_push_command_error(lua, lua_tostring(lua, -1));
     lua_remove(lua, -2);
 }
 
@@ -275,12 +275,24 @@ static void send_big_number(lua_State *lua, struct client *client) {
     reply_bulk(client, buffer->bytes, length);
 }
 
+/* Replies the error in a table, whose text is on top of the stack. */
+static void send_error(lua_State *lua, struct client *client) {
+    const char *text = lua_tostring(lua, -1);
+    lua_pushliteral(lua, SCRIPT_ERROR_IS_COUNTED);
+    lua_rawget(lua, -3);
+    if (lua_toboolean(lua, -1))
+        reply_error_again(client, text);
+    else
+        reply_error(client, "%s", text);
+    lua_pop(lua, 1);
+}
+
 /* Tables that stand for a reply of another type; true if this is one. */
 static bool send_typed(lua_State *lua, struct script_engine *engine) {
     struct client *client = engine->caller;
     size_t length;
     if (push_field(lua, "err", LUA_TSTRING)) {
-        reply_error(client, "%s", lua_tostring(lua, -1));
+        send_error(lua, client);
     } else if (push_field(lua, "ok", LUA_TSTRING)) {
         const char *text = lua_tolstring(lua, -1, &length);
         reply_line(client, '+', text, length);

@@ -65,11 +65,14 @@ static void push_text(lua_State *lua, int index) {
         lua_pushfstring(lua, "(a %s value)", luaL_typename(lua, index));
 }
 
-/* Makes {err, source, line} of whatever was raised: in a table of its own, since the script may have raised anything. */
+/* Makes {err, source, line}, with the mark of errors that are counted, of whatever was raised: in a table of its own, since the script may have raised anything. */
 static int describe_error(lua_State *lua) {
-    lua_createtable(lua, 0, 3);
+    lua_createtable(lua, 0, 4);
     lua_insert(lua, 1);
     if (lua_istable(lua, 2)) {
+        lua_pushliteral(lua, SCRIPT_ERROR_IS_COUNTED);
+        lua_rawget(lua, 2);
+        lua_setfield(lua, 1, SCRIPT_ERROR_IS_COUNTED);
         lua_pushliteral(lua, "err");
         lua_rawget(lua, 2);
     } else {
@@ -102,7 +105,7 @@ static void send_error(lua_State *lua, struct script_engine *engine) {
                     engine->call.name);
         return;
     }
-    static const char *const fields[] = {"err", "source", "line"};
+    static const char *const fields[] = {"err", "source", "line", SCRIPT_ERROR_IS_COUNTED};
     int table = lua_gettop(lua);
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         lua_pushstring(lua, fields[i]);
@@ -110,11 +113,16 @@ static void send_error(lua_State *lua, struct script_engine *engine) {
     }
     const char *text = lua_tostring(lua, table + 1), *source = lua_tostring(lua, table + 2);
     if (!text) text = "ERR unknown error";
+    char message[1000];
     if (source && lua_isnumber(lua, table + 3))
-        reply_error(client, "%s script: %s, on %s:%d.", text, engine->call.name, source,
-                    (int)lua_tointeger(lua, table + 3));
+        snprintf(message, sizeof message, "%s script: %s, on %s:%d.", text, engine->call.name, source,
+                 (int)lua_tointeger(lua, table + 3));
     else
-        reply_error(client, "%s script: %s", text, engine->call.name);
+        snprintf(message, sizeof message, "%s script: %s", text, engine->call.name);
+    if (lua_toboolean(lua, table + 4))
+        reply_error_again(client, message);
+    else
+        reply_error(client, "%s", message);
 }
 
 void script_collect_garbage(lua_State *lua, struct script_engine *engine) {

@@ -17,11 +17,15 @@ struct script_engine *script_of(lua_State *lua) {
 /* ---- errors ------------------------------------------------------------------------------------------ */
 
 void script_push_error(lua_State *lua, const char *message) {
-    lua_createtable(lua, 0, 3);
+    lua_createtable(lua, 0, 2);
     lua_pushstring(lua, message);
     lua_setfield(lua, -2, "err");
+}
+
+void script_push_command_error(lua_State *lua, const char *message) {
+    script_push_error(lua, message);
     lua_pushboolean(lua, 1);
-    lua_setfield(lua, -2, "ignore_error_stats_update");
+    lua_setfield(lua, -2, SCRIPT_ERROR_IS_COUNTED);
 }
 
 int script_raise(lua_State *lua, const char *message) {
