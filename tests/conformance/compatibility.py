@@ -112,8 +112,9 @@ def suite(record: Mapping[str, Any]) -> list[str]:
         "",
         f"The test suite of Redis {record['source']}, unchanged, against a server that is already running "
         f"(`{' '.join(record['options'])}`)",
-        "with `enable-debug-command yes`. These are the files about types and about commands for keys.",
-        "One test of `type/string` runs only if the allocator is jemalloc.",
+        "with `enable-debug-command yes`. These are all files of which at least one test runs so. The others start",
+        "servers of their own, by Redis's command line. One test of `type/string` runs only if the allocator is",
+        "jemalloc.",
         f"[All that was recorded](benchmarks/{SUITE_RECORD.name}); `{record['command']}` does it again.",
         "",
         "| file | passed on Redis | passed here | failed here |",

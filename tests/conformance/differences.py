@@ -87,11 +87,31 @@ BEYOND = "Tables of experience, versioned weights, and queues of gradients: [pro
 SUITE = [
     ("propagate as", "Replicas are sent `GETDEL`, `ZMPOP` and `BZMPOP` as they came, not as `DEL`, `ZPOPMIN` or "
     "`ZPOPMAX`."),
+    ("to match 'xclaim *'", "Replicas are told of a new consumer of a stream before what it was given, not after."),
+    ("Expected 'multi' to match", "Replicas are sent `SELECT` within a transaction, not before it, and one change of a "
+    "script or transaction as a transaction."),
     ("Lazy-expire", "Here `SCAN` and `RANDOMKEY` pass over keys whose time is over, and leave it to others to remove "
     "them."),
+    ("Script delete the expired key", "Here `DEBUG OBJECT` does not see a key whose time is over."),
     ("ziplist of various encodings", "The fields of a restored hash come in another order, which Redis leaves open."),
     ("very long nested loops", "In Debian's Redis a pattern with so many stars matches nothing. Here it matches."),
     ("rdb-key-save-delay", "The test kills the forked process that saves. Here none is forked. It fails on Redis, too, "
     "if the suite did not start the server itself."),
+    ("Bad data format", "A payload that is too short fails at its checksum here."),
+    ("there is no append-only file to rewrite", "`BGREWRITEAOF` without an append-only file is refused here."),
+    ("'populate'", "There is no `DEBUG POPULATE`."),
+    ("RELOAD takes no options", "`DEBUG RELOAD` has no options here."),
+    ("*expire-cycle*", "`LATENCY` has no event `expire-cycle`: keys expire in the turns of the loop."),
+    ("Rewritten commands are logged", "`BLPOP` that waited is in the slow log as of when it came, not when it was "
+    "answered."),
+    ("trick global protection", "Lua's own message for `getmetatable(_G).__index = …` is another one: the metatable is "
+    "hidden here."),
+    ("resp3 attribute protocol", "Scripts get an attribute of `DEBUG PROTOCOL` as a reply of its own."),
+    ("'admin-port'", "The test knows which of Redis's settings cannot be changed, and not which of this server's."),
+    ("'maxmemory-clients'", "`maxmemory-clients` cannot be changed."),
+    ("argument 'port'", "`port` cannot be changed while the server runs."),
+    ("key-load-delay", "There is no setting `key-load-delay`."),
+    ("query buffer resized", "`CLIENT LIST` tells what is used of query and reply buffers, which are not resized."),
+    ("reply buffer", "`CLIENT LIST` tells what is used of query and reply buffers, which are not resized."),
 ]  # fmt: skip
 """What a failure of Redis's own test suite has in its text, and why it is one."""

@@ -332,7 +332,7 @@ def test_a_transaction_that_was_queued_before_is_refused_as_a_whole(name: str, t
         link.cut(mend=False)
         eventually(lambda: not replica.is_up(), "the loss of the link")
         replica.client.config_set("replica-serve-stale-data", "no")
-        with pytest.raises(redis.ResponseError, match="^Transaction discarded because of: MASTERDOWN Link"):
+        with pytest.raises(redis.ResponseError, match=r"^Transaction discarded because of: MASTERDOWN Link"):
             one.execute_command("EXEC")
         link.mend()
 
