@@ -67,6 +67,8 @@ DIFFERENCES: dict[str, str] = {
     "geosearch": "Members that are equally far stay in the order in which they were found.",
     "xinfo|stream": "`radix-tree-keys` is the number of blocks of entries, `radix-tree-nodes` is one more.",
     "xadd": "An ID with a zero byte is refused, here and elsewhere. Redis reads what stands before that byte.",
+    "xsetid": "An ID below the largest deleted one is refused, as in Redis 7.2.",
+    "xautoclaim": "`COUNT` may be any number. Redis refuses one that it has no memory for.",
     "xread": "A key that does not exist counts as one miss and causes one `keymiss` event.",
     "dump": "Values are written in encodings that every version reads, so the bytes differ from Redis's.",
     "migrate": "Over plain TCP, with a new connection each time. Not in transactions and scripts. A target refuses "
@@ -107,6 +109,8 @@ SUITE = [
     ("trick global protection", "Lua's own message for `getmetatable(_G).__index = …` is another one: the metatable is "
     "hidden here."),
     ("resp3 attribute protocol", "Scripts get an attribute of `DEBUG PROTOCOL` as a reply of its own."),
+    ("Consistent eval error reporting", "`INFO commandstats` does not count as rejected what a script asks for and may "
+    "not run."),
     ("'admin-port'", "The test knows which of Redis's settings cannot be changed, and not which of this server's."),
     ("'maxmemory-clients'", "`maxmemory-clients` cannot be changed."),
     ("argument 'port'", "`port` cannot be changed while the server runs."),
