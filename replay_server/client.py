@@ -108,8 +108,8 @@ class Client(Operations, Blocking):
 
     @property
     def lost_connections(self) -> int:
-        """How many connections broke so far, idle ones included. Since then the server may have started anew, without
-        what was set up there before."""
+        """How many connections broke so far, under a call or while they were idle. Since then the server may have
+        started anew, without what was set up there before. A writer's own connection is not among them."""
         return self._pool.count_lost()
 
     def close(self) -> None:

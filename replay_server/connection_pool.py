@@ -163,9 +163,10 @@ class ConnectionPool(Generic[C]):
 
     def _stands(self, idle: C) -> bool:
         """Whether an idle connection can be used again; one that cannot is closed."""
-        if idle.usable and not idle.gone():
-            return True
-        self.lost += idle.usable
+        if idle.usable:
+            if not idle.gone():
+                return True
+            self.lost += 1
         idle.close()
         return False
 

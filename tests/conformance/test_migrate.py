@@ -56,6 +56,19 @@ def test_keys_of_every_type_move(way: tuple[str, str], tmp_path: Path) -> None:
         assert source.client.dbsize() == 0
 
 
+@pytest.mark.parametrize("way", WAYS, ids="-to-".join)
+def test_a_key_whose_time_is_over_stays_behind(way: tuple[str, str], tmp_path: Path) -> None:
+    with two(way, tmp_path) as (source, target):
+        source.client.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", "0")
+        source.client.set("over", 1, px=1)
+        source.client.set("moves", 1)
+        time.sleep(0.02)
+        assert migrate(source, target.port, "", "KEYS", "over", "moves") == b"OK"
+        assert target.client.keys() == [b"moves"]
+        assert source.client.exists("over", "moves") == 0
+        assert migrate(source, target.port, "over") == b"NOKEY"
+
+
 def test_a_key_keeps_its_time(tmp_path: Path) -> None:
     with two(("ours", "redis"), tmp_path) as (source, target):
         source.client.set("key", 1, px=500_000)

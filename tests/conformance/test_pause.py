@@ -159,6 +159,28 @@ def test_no_key_goes_in_a_pause_because_its_time_is_over(paused: Any) -> None:
         connection.close()
 
 
+def test_a_key_whose_time_is_over_breaks_a_watch_in_a_pause_too(peers: Any) -> None:
+    for peer in peers:
+        watching, other = peer.connect(), peer.connect()
+        try:
+            other.run(b"FLUSHALL")
+            other.run(b"PSETEX", b"k", b"200", b"v")
+            watching.run(b"WATCH", b"k")
+            assert other.run(b"CLIENT", b"PAUSE", b"100000", b"WRITE") == ("+", b"OK")
+            while watching.run(b"GET", b"k") != ("$", None):
+                time.sleep(0.01)
+            for words in (b"MULTI", b"GET k"):
+                watching.run(*words.split())
+            assert watching.run(b"EXEC") == ("*", None)
+            for words in (b"WATCH k", b"MULTI", b"GET k"):  # it was over before
+                watching.run(*words.split())
+            assert watching.run(b"EXEC") == ("*", [("$", None)])
+        finally:
+            other.run(b"CLIENT", b"UNPAUSE")
+            watching.close()
+            other.close()
+
+
 def expired(connection: Any) -> int:
     _, text = connection.run(b"INFO", b"stats")
     (line,) = [line for line in text.decode().splitlines() if line.startswith("expired_keys:")]

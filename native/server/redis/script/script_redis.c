@@ -97,15 +97,19 @@ static void call(lua_State *lua) {
     const char *wrong = take_arguments(lua, engine);
     struct client *client = engine->client;
     struct command_entry *entry = NULL;
+    bool refused = false;
     if (!wrong) {
         entry = command_table_find_request(engine->server->commands, client->argc, client->argv);
         wrong = refusal(engine, entry, client->argc);
+        refused = wrong != NULL;
     }
-    if (wrong) {
+    if (!wrong) {
+        call_command(lua, engine, entry);
+    } else if (refused) {
         reply_count_error(engine->server, wrong, strlen(wrong));
         script_push_command_error(lua, wrong);
     } else {
-        call_command(lua, engine, entry);
+        script_push_error(lua, wrong);
     }
 }
 
