@@ -106,12 +106,6 @@ class Client(Operations, Blocking):
             self._redis = redis.Redis.from_url(self._redis_of.url, **self._redis_options())
         return self._redis
 
-    @property
-    def lost_connections(self) -> int:
-        """How many connections broke so far, under a call or while they were idle. Since then the server may have
-        started anew, without what was set up there before. A writer's own connection is not among them."""
-        return self._pool.count_lost()
-
     def close(self) -> None:
         """Closes every connection; a command that waits in another thread raises `ConnectionLost` at once."""
         self._pool.close()

@@ -23,11 +23,6 @@ class ClusterClient(ClusterOperations, Client):
             self._redis = redis.cluster.RedisCluster.from_url(first.url, **options)
         return self._redis
 
-    @property
-    def lost_connections(self) -> int:
-        """How many connections broke so far, to any of the shards, idle ones included."""
-        return sum(shard._pool.count_lost() for shard in self._shards)
-
     def close(self) -> None:
         """Closes every connection; a command that waits in another thread raises `ConnectionLost` at once."""
         self._is_closed = True

@@ -94,6 +94,11 @@ class ClusterOperations(Operations):
 
     # ---- shards ------------------------------------------------------------------------------------------------------
 
+    @property
+    def lost_connections(self) -> int:
+        """How many connections broke so far, to any of the shards, idle ones included."""
+        return sum(shard._pool.count_lost() for shard in self._shards)
+
     def _found(self) -> Operation[list[Shard]]:
         """The shards, by number; looked for once."""
         if not self._shards and not self._is_closed:

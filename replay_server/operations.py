@@ -105,6 +105,12 @@ class Operations(Written):
         """The URL that the client was made with."""
         return self._address.url
 
+    @property
+    def lost_connections(self) -> int:
+        """How many connections broke so far, under a call or while they were idle. Since then the server may have
+        started anew, without what was set up there before. A writer's own connection is not among them."""
+        return self._pool.count_lost()
+
     @staticmethod
     def _new_pool(address: Address, options: ClientOptions) -> ConnectionPool[Any]:
         raise NotImplementedError
