@@ -158,6 +158,11 @@ bool store_evict(struct store *store) {
     return true;
 }
 
+bool store_is_over(struct store *store, unsigned database, const uint8_t *key, size_t length) {
+    struct dict_entry *entry = dict_find(&store->databases[database].keys, dict_hash(key, length), key, length);
+    return entry && store_has_expired(store, database, entry, now_ms(store));
+}
+
 struct dict_entry *store_find(struct store *store, unsigned database, const uint8_t *key, size_t length) {
     struct dict_entry *entry = dict_find(&store->databases[database].keys, dict_hash(key, length), key, length);
     if (!entry || store_value(entry)->expiry == 0 || !store_has_expired(store, database, entry, now_ms(store)))

@@ -105,6 +105,8 @@ static inline void store_touch(struct store *store, const struct dict_entry *ent
     access_touch(&store->access, entry->value, &store->random);
 }
 
+/* Whether the key is there, though its time is over. It stays there: store_find would remove it. */
+bool store_is_over(struct store *store, unsigned database, const uint8_t *key, size_t length);
 /* NULL: no such key, or it has run out. */
 struct dict_entry *store_find(struct store *store, unsigned database, const uint8_t *key, size_t length);
 static inline struct value *store_value(const struct dict_entry *entry) {

@@ -1,4 +1,4 @@
-"""Redis's own test suite passes here, but for what it asks of commands that are documented as absent."""
+"""Redis's own test suite passes here, but for what docs/compatibility.md names."""
 
 from __future__ import annotations
 

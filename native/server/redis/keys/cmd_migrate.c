@@ -200,21 +200,14 @@ static void take_answer(struct peer_link *link, const char *line) {
 
 /* ---- the whole ------------------------------------------------------------------------------------------------------- */
 
-/* A look-up would remove a key whose time is over, and nothing may change before the last slice. */
-static bool is_over(const struct client *client, const struct resp_argument *key) {
-    struct store *store = client->server->store;
-    unsigned database = (unsigned)client->database;
-    struct dict *keys = &store->databases[database].keys;
-    struct dict_entry *entry = dict_find(keys, dict_hash(key->data, key->length), key->data, key->length);
-    int64_t now_ms = store->frozen_ms != 0 ? store->frozen_ms : clock_unix_ms();
-    return entry && store_has_expired(store, database, entry, now_ms);
-}
-
+/* Looking up a key whose time is over would remove it, and nothing may change before the last slice. */
 static void find_all(struct client *client, struct migration *migration) {
     const struct options *options = &migration->options;
-    for (uint32_t i = options->first_key; i < options->first_key + options->keys; i++)
-        if (!is_over(client, &client->argv[i]) && keyspace_find_read(client, i))
-            migration->words[1 + migration->found++] = client->argv[i];
+    for (uint32_t i = options->first_key; i < options->first_key + options->keys; i++) {
+        const struct resp_argument *key = &client->argv[i];
+        if (store_is_over(client->server->store, (unsigned)client->database, key->data, key->length)) continue;
+        if (keyspace_find_read(client, i)) migration->words[1 + migration->found++] = *key;
+    }
 }
 
 /* What the other server has goes here. */

@@ -65,7 +65,8 @@ static void push_text(lua_State *lua, int index) {
         lua_pushfstring(lua, "(a %s value)", luaL_typename(lua, index));
 }
 
-/* Makes {err, source, line}, with the mark of errors that are counted, of whatever was raised: in a table of its own, since the script may have raised anything. */
+/* Makes {err, source, line}, with the mark of errors that are counted, of whatever was raised: in a table of its own,
+ * since the script may have raised anything. */
 static int describe_error(lua_State *lua) {
     lua_createtable(lua, 0, 4);
     lua_insert(lua, 1);

@@ -26,12 +26,6 @@ static struct dict_entry *find(struct server *server, unsigned database, const u
     return dict_find(&server->redis->watched_keys->databases[database], dict_hash(key, length), key, length);
 }
 
-/* Whether the key is there, though its time is over: in a pause, and on a replica. */
-static bool is_kept_over(struct store *store, unsigned database, const uint8_t *key, size_t length) {
-    return !store_find(store, database, key, length) &&
-           dict_find(&store->databases[database].keys, dict_hash(key, length), key, length);
-}
-
 static bool watches_already(const struct client *client, const struct dict_entry *entry) {
     for (const struct watch *watch = entry->value; watch; watch = watch->next)
         if (watch->client == client) return true;
@@ -55,8 +49,7 @@ static void link_watch(struct client *client, struct watch *watch, struct dict_e
 bool watch_key(struct client *client, const uint8_t *key, size_t length) {
     struct server *server = client->server;
     unsigned database = (unsigned)client->database;
-    /* A key whose time is over goes now, not as a change later. */
-    bool was_over = is_kept_over(server->store, database, key, length);
+    store_find(server->store, database, key, length); /* a key whose time is over goes now, not as a change later */
     if (!server->redis->watched_keys)
         server->redis->watched_keys = memory_calloc(1, sizeof *server->redis->watched_keys);
     if (!server->redis->watched_keys) return false;
@@ -71,7 +64,7 @@ bool watch_key(struct client *client, const uint8_t *key, size_t length) {
         return false;
     }
     link_watch(client, watch, entry);
-    watch->was_over = was_over;
+    watch->was_over = store_is_over(server->store, database, key, length);
     return true;
 }
 
@@ -100,10 +93,12 @@ void watch_forget(struct client *client) {
 }
 
 bool watch_is_broken(struct client *client) {
+    struct store *store = client->server->store;
     /* Finding a key whose time is over removes it, which breaks the watch; where the key is kept, that is seen here. */
     for (const struct watch *watch = client->watches; watch && !client->watch_broken; watch = watch->next_of_client) {
-        const struct dict_entry *key = watch->entry;
-        bool is_over = is_kept_over(client->server->store, watch->database, key->key, key->key_length);
+        const struct dict_entry *entry = watch->entry;
+        store_find(store, watch->database, entry->key, entry->key_length);
+        bool is_over = store_is_over(store, watch->database, entry->key, entry->key_length);
         client->watch_broken |= is_over && !watch->was_over;
     }
     return client->watch_broken;
