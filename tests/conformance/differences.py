@@ -109,8 +109,6 @@ SUITE = [
     ("trick global protection", "Lua's own message for `getmetatable(_G).__index = …` is another one: the metatable is "
     "hidden here."),
     ("resp3 attribute protocol", "Scripts get an attribute of `DEBUG PROTOCOL` as a reply of its own."),
-    ("Consistent eval error reporting", "`INFO commandstats` does not count as rejected what a script asks for and may "
-    "not run."),
     ("'admin-port'", "The test knows which of Redis's settings cannot be changed, and not which of this server's."),
     ("'maxmemory-clients'", "`maxmemory-clients` cannot be changed."),
     ("argument 'port'", "`port` cannot be changed while the server runs."),

@@ -51,6 +51,18 @@ class Redis:
         self.process.wait(timeout=60)
 
 
+def fill_stream(client: redis.Redis | redis.client.Pipeline, key: str, entries: int, chance: random.Random) -> None:
+    """Entries of which some are deleted, and two groups: one with entries that were delivered, one that has read nothing."""
+    for i in range(entries):
+        client.xadd(key, {"n": i, f"field:{i % 3}": chance.randbytes(i % 80)}, id=f"{i + 1}-{i % 2}")
+    client.xdel(key, *(f"{i + 1}-{i % 2}" for i in range(0, entries, 7)))
+    for group in ("g", "unread"):
+        client.xgroup_create(key, group, id="0")
+    client.xreadgroup("g", "first", {key: ">"}, count=max(1, entries // 2))
+    client.xreadgroup("g", "second", {key: ">"}, count=1)
+    client.xack(key, "g", "2-1", "4-1")
+
+
 def fill(client: redis.Redis) -> None:
     """Keys of all types, small and large, in several databases, some of which end."""
     chance = random.Random(2)
@@ -65,6 +77,7 @@ def fill(client: redis.Redis) -> None:
         client.zadd(f"scores:{n}", {f"member:{i}": chance.uniform(-1e6, 1e6) for i in range(size)})
         client.pfadd(f"sketch:{n}", *range(size * 10))
         client.geoadd(f"places:{n}", [part for i in range(size) for part in (chance.uniform(-180, 180), 5, f"p{i}")])
+        fill_stream(client, f"stream:{n}", size, chance)
     client.rpush("large:list", *(f"element:{i}" for i in range(30_000)))
     client.zadd("large:scores", {f"member:{i}": i / 7 for i in range(20_000)} | {"inf": float("inf")})
     client.set("large:string", b"abc" * 400_000)
@@ -88,6 +101,42 @@ def saved(redis_program: str, tmp_path_factory: pytest.TempPathFactory) -> dict[
     return files
 
 
+def fill_with_a_million(client: redis.Redis) -> None:
+    """10^6 keys of all types, in three databases, a tenth of them with an end."""
+    chance = random.Random(3)
+    path = client.connection_pool.connection_kwargs["path"]
+    for database in range(3):
+        with redis.Redis(unix_socket_path=path, db=database) as other:
+            for first in range(database, 1_000_000, 3_000):
+                pipeline = other.pipeline(transaction=False)
+                for n in range(first, min(first + 3_000, 1_000_000), 3):
+                    add_some_key(pipeline, n, chance)
+                pipeline.execute()
+
+
+def add_some_key(client: redis.client.Pipeline, n: int, chance: random.Random) -> None:
+    size = int(chance.paretovariate(1.2))
+    match n % 10:
+        case 0 | 1 | 2:
+            client.set(f"text:{n}", chance.randbytes(size % 5000))
+        case 3:
+            client.set(f"integer:{n}", chance.randint(-(2**63), 2**63 - 1))
+        case 4:
+            client.rpush(f"list:{n}", *(chance.randbytes(i % 90) for i in range(size % 500 + 1)))
+        case 5:
+            client.sadd(f"integers:{n}", *(chance.randint(-(2**40), 2**40) for _ in range(size % 700 + 1)))
+        case 6:
+            client.sadd(f"members:{n}", *(f"member:{i}" for i in range(size % 200 + 1)))
+        case 7:
+            client.hset(f"hash:{n}", mapping={f"field:{i}": chance.randbytes(i % 80) for i in range(size % 700 + 1)})
+        case 8:
+            client.zadd(f"scores:{n}", {f"member:{i}": chance.uniform(-1e6, 1e6) for i in range(size % 200 + 1)})
+        case _:
+            fill_stream(client, f"stream:{n}", size % 200 + 1, chance)
+    if n % 10 == 3 or n % 100 == 9:
+        client.expire(f"integer:{n}" if n % 10 == 3 else f"stream:{n}", 1_000_000)
+
+
 def export(server: replay_server.Server, file: Path) -> None:
     subprocess.run(["redis-cli", "-u", server.url, "--rdb", str(file)], check=True, capture_output=True, timeout=120)
 
@@ -105,6 +154,21 @@ def test_a_file_of_redis_goes_through_this_server_and_back_unchanged(
             assert 90_000 < client.ttl("integer:1") <= 100_000
         export(server, back / "dump.rdb")
         assert sorted(path.name for path in tmp_path.iterdir()) == ["back"], "a file was left behind"
+    with Redis(redis_program, back) as client:
+        assert client.execute_command("DEBUG DIGEST") == digest
+
+
+@pytest.mark.slow
+def test_a_million_keys_of_redis_go_through_this_server_and_back_unchanged(redis_program: str, tmp_path: Path) -> None:
+    with Redis(redis_program, tmp_path / "first") as client:
+        fill_with_a_million(client)
+        assert sum(client.info("keyspace")[f"db{n}"]["keys"] for n in range(3)) == 1_000_000
+        digest = client.execute_command("DEBUG DIGEST")
+        client.save()
+    back = tmp_path / "back"
+    back.mkdir()
+    with replay_server.Server([], directory=tmp_path, restore=tmp_path / "first" / "dump.rdb") as server:
+        export(server, back / "dump.rdb")
     with Redis(redis_program, back) as client:
         assert client.execute_command("DEBUG DIGEST") == digest
 

@@ -103,10 +103,11 @@ def test_commands_and_errors_are_counted_as_redis_counts_them(pair: Pair) -> Non
 RAISES = ["return redis.call('incr','l')", "return redis.call('nosuch')", "error('x')"]
 RETURNS = ["return redis.pcall('incr','l')", "return redis.pcall('nosuch')", "return redis.error_reply('MINE x')"]
 CATCHES = ["redis.pcall('incr','l') return 1", "redis.pcall('nosuch') return 1", "pcall(redis.call,'get') return 1"]
+REFUSED = ["return redis.call('get')", "return redis.call('subscribe','c')", "return redis.call('incr','l','x')"]
 BAD_ARGUMENTS = ["redis.pcall({}) return 1", "redis.pcall() return 1", "return redis.pcall({})", "redis.call({})"]
 
 
-@pytest.mark.parametrize("script", [*RAISES, *RETURNS, *CATCHES, *BAD_ARGUMENTS])
+@pytest.mark.parametrize("script", [*RAISES, *RETURNS, *CATCHES, *REFUSED, *BAD_ARGUMENTS])
 def test_an_error_within_a_script_is_counted_once_if_at_all(pair: Pair, script: str) -> None:
     pair.words("DEL l")
     pair.words("RPUSH l a")
@@ -117,12 +118,12 @@ def test_an_error_within_a_script_is_counted_once_if_at_all(pair: Pair, script: 
     expected = "0" if script in BAD_ARGUMENTS[:2] else "1"
     replies = "total_error_replies"
     assert ours_told["Stats"][replies] == redis_told["Stats"][replies] == expected
-    for name in ("cmdstat_eval", "cmdstat_incr"):
-        ours, theirs = (FAILED.search(told["Commandstats"].get(name, "")) for told in (ours_told, redis_told))
+    for name in ("eval", "incr", "get", "subscribe"):
+        ours, theirs = (REFUSALS.search(told["Commandstats"].get(f"cmdstat_{name}", "")) for told in (ours_told, redis_told))
         assert (ours and ours[0]) == (theirs and theirs[0]), name
 
 
-FAILED = re.compile("failed_calls=[0-9]+")
+REFUSALS = re.compile("rejected_calls=[0-9]+,failed_calls=[0-9]+")
 
 
 @pytest.mark.parametrize(

@@ -173,11 +173,11 @@ bool command_admit(struct client *client, struct command_entry *entry) {
         (client->deny_blocking ? server->room.last : make_room(server, 0)) == ROOM_NONE &&
         !client->goes_on_over_memory && (upcalls.transaction_flags(client, command) & COMMAND_DENYOOM))
         return refuse(client, OOM_REFUSAL);
-    char text[640];
-    bool of_tables = command->group->data == DATA_TABLES;
-    const char *unwritten = client->goes_on_unwritten ? NULL : refuse_writes(server, of_tables, text, sizeof text);
-    if (unwritten && (upcalls.transaction_flags(client, command) & COMMAND_WRITE))
-        return refuse(client, "%s", unwritten);
+    if (!client->goes_on_unwritten && (upcalls.transaction_flags(client, command) & COMMAND_WRITE)) {
+        char text[640];
+        const char *unwritten = refuse_writes(server, command->group->data == DATA_TABLES, text, sizeof text);
+        if (unwritten) return refuse(client, "%s", unwritten);
+    }
     const char *unfit = server->is_replica && !client->is_primary ? refuse_as_replica(client) : NULL;
     if (unfit) return refuse(client, "%s", unfit);
     if (exclusive_is_busy(server) && !(command_request_flags(client, command) & COMMAND_ALLOW_BUSY))
@@ -233,7 +233,8 @@ void command_call(struct client *client, struct command_entry *entry) {
 /* A request that was admitted: it waits for the end of a pause, for a snapshot, or for EXEC, or runs. */
 static void execute(struct client *client, struct command_entry *entry) {
     if (entry->times) request_timed_begin(client, entry);
-    if (pause_holds(client, entry->command) || upcalls.transaction_queue(client, entry)) return;
+    if (pause_holds(client, entry->command)) return;
+    if (client->transaction && upcalls.transaction_queue(client, entry)) return;
     if (client->server->config.cluster_enabled && upcalls.cluster_holds(client)) return;
     if (client->server->copying && upcalls.durability_holds(client)) return;
     command_call(client, entry);

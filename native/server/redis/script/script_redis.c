@@ -106,6 +106,7 @@ static void call(lua_State *lua) {
     if (!wrong) {
         call_command(lua, engine, entry);
     } else if (refused) {
+        if (entry && !entry->command->subcommands) entry->stats.rejected++;
         reply_count_error(engine->server, wrong, strlen(wrong));
         script_push_command_error(lua, wrong);
     } else {

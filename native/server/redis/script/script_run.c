@@ -129,7 +129,6 @@ static void send_error(lua_State *lua, struct script_engine *engine) {
 void script_collect_garbage(lua_State *lua, struct script_engine *engine) {
     lua_settop(lua, 0);
     script_buffer_trim(lua);
-    lua_gc(lua, LUA_GCRESTART, 0);
     size_t most = (size_t)engine->server->config.script_memory_limit_bytes / 4;
     if (most > COLLECT_BYTES) most = COLLECT_BYTES;
     for (int round = 0; round < 2; round++) /* the first may have begun when what is garbage now was not */
