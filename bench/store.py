@@ -3,8 +3,8 @@
 Both servers run on the same processor, one of them stopped while the other has its turn, and each test is run on both
 before the next begins. Beside requests a second, which the client limits where processors are few, stands what the
 server's own processor time buys: requests per second of user and system time of all its threads. `client_cpu_share` is
-the share of its processor that redis-benchmark took: near 1 no server can be faster. Memory per key is that of the
-whole process, over hundreds of thousands of keys.
+the share of its processor that redis-benchmark took: near 1 no server can be faster. Memory per key, or per
+entry of a stream, is that of the whole process, over hundreds of thousands of them.
 """
 
 from __future__ import annotations
@@ -120,6 +120,8 @@ TESTS = [
 BY_NAME = {test.name: test for test in TESTS}
 VALUES = {"integer": b"123456", "8b": b"valuexyz", "64b": b"x" * 64}
 """What keys hold where memory is measured."""
+ENTRIES = "stream"
+"""Not keys but entries of one stream, where memory is measured."""
 
 
 class Side:
@@ -231,21 +233,21 @@ class Side:
             "client_cpu_share": round(client_share, 3),
         }
 
-    def bytes_per_key(self, value: bytes, keys: int) -> float:
-        """Resident memory that a key of 16 bytes and its value take, in a store that was never filled before."""
+    def bytes_each(self, kind: str, count: int) -> float:
+        """Resident memory that each of so many takes, in a store that was never filled before.
+
+        They are keys of 16 bytes with one of VALUES, or entries of a stream with a field of 5 bytes and a value of 8.
+        """
         with self.awake(), socket.create_connection(("127.0.0.1", self.port)) as connection:
             before = resident_bytes(self.pid)
             replies = connection.makefile("rb")
-            for first in range(0, keys, PORTION):
-                count = min(PORTION, keys - first)
-                setting = b"".join(
-                    b"*3\r\n$3\r\nSET\r\n$16\r\nkey:%012d\r\n$%d\r\n%s\r\n" % (i, len(value), value)
-                    for i in range(first, first + count)
-                )
-                connection.sendall(setting)
-                if replies.read(5 * count) != b"+OK\r\n" * count:
-                    raise RuntimeError(f"{self.name} did not set all keys")
-            return (resident_bytes(self.pid) - before) / keys
+            for first in range(0, count, PORTION):
+                requests = [memory_request(kind, at) for at in range(first, min(first + PORTION, count))]
+                connection.sendall(b"".join(request for request, _ in requests))
+                expected = b"".join(reply for _, reply in requests)
+                if replies.read(len(expected)) != expected:
+                    raise RuntimeError(f"{self.name} did not store all that was sent")
+            return (resident_bytes(self.pid) - before) / count
 
     def close(self) -> None:
         self._stack.close()
@@ -255,6 +257,16 @@ class Side:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def memory_request(kind: str, at: int) -> tuple[bytes, bytes]:
+    """What stores the one with this number, and its reply."""
+    if kind == ENTRIES:
+        entry_id = b"%d-0" % (at + 1)
+        entry = b"$%d\r\n%s\r\n" % (len(entry_id), entry_id)
+        return b"*5\r\n$4\r\nXADD\r\n$6\r\nstream\r\n" + entry + b"$5\r\nfield\r\n$8\r\nvaluexyz\r\n", entry
+    value = VALUES[kind]
+    return b"*3\r\n$3\r\nSET\r\n$16\r\nkey:%012d\r\n$%d\r\n%s\r\n" % (at, len(value), value), b"+OK\r\n"
 
 
 def _children_cpu_s() -> float:
@@ -326,12 +338,13 @@ def measure(
 
 
 def measure_memory(folder: str, keys: int) -> dict[str, float]:
-    """Bytes a key, of a fresh server for each kind of value."""
+    """Bytes a key, or an entry of a stream, of a fresh server for each kind."""
     found = {}
-    for name, value in VALUES.items():
+    for kind in (*VALUES, ENTRIES):
+        what = "bytes_per_entry" if kind == ENTRIES else "bytes_per_key"
         for side_name in (OURS, REDIS):
             with Side(side_name, folder, *processors()) as side:
-                found[f"memory_{name}.{side_name}.bytes_per_key"] = round(side.bytes_per_key(value, keys), 1)
+                found[f"memory_{kind}.{side_name}.{what}"] = round(side.bytes_each(kind, keys), 1)
     return found
 
 
@@ -342,7 +355,7 @@ def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> in
     parser.add_argument("--rounds", type=int, default=3, help="rounds of all tests (3)")
     parser.add_argument("--scale", type=float, default=1.0, help="times as many requests (1)")
     parser.add_argument(
-        "--keys", type=int, default=KEY_COUNT, help=f"keys for the memory of one ({KEY_COUNT}; 0: skip)"
+        "--keys", type=int, default=KEY_COUNT, help=f"keys, and entries of a stream, for the memory of one ({KEY_COUNT}; 0: skip)"
     )
     parser.add_argument("--json", metavar="FILE", help="write the results there")
     options = parser.parse_args(argv)

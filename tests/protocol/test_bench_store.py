@@ -36,6 +36,7 @@ def test_both_sides_are_measured_by_the_same_load_and_set_in_proportion(tmp_path
     assert "geometric_mean.light.P1.requests_per_cpu_s_ratio" in means
     for name in store.VALUES:
         assert content["median"][f"memory_{name}.replay.bytes_per_key"] > 20
+    assert content["median"]["memory_stream.replay.bytes_per_entry"] > 13
 
 
 def test_every_test_of_redis_benchmark_is_there() -> None:
