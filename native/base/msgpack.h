@@ -41,8 +41,7 @@ struct msgpack_value {
     };
 };
 
-/* Reads one value (of an array or map only its head). False at the end, on a malformed value, and on extension types.
- */
+/* Reads one value (of an array or map only its head). False at the end, on a malformed value and on extension types. */
 bool msgpack_read(struct msgpack_reader *reader, struct msgpack_value *value);
 /* Passes over one whole value, elements included. */
 bool msgpack_skip(struct msgpack_reader *reader);

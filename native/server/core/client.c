@@ -1,5 +1,4 @@
-/* client: a connection from opened to closed: reading, running requests in turn, writing, and letting go of everything.
- */
+/* client: a connection from opened to closed: reading, running requests in turn, writing, letting go of everything. */
 #include "server/core/client.h"
 
 #include <assert.h>

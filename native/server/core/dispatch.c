@@ -1,5 +1,4 @@
-/* dispatch: from a parsed request to its handler: look-up, what is refused before a handler runs, and what is counted.
- */
+/* dispatch: from a parsed request to its handler: look-up, what is refused before a handler runs, what is counted. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

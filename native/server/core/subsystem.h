@@ -25,10 +25,10 @@ struct subsystem {
     /* Called before replies are written. Returns when it wants to be called again, as a task does. */
     uint64_t (*before_write)(struct server *server);
     bool (*create)(struct server *server); /* false: memory is exhausted */
-    void (*disconnect)(
-        struct server *server); /* after all clients: closes what it has open at transports, which go next */
-    void (*free)(
-        struct server *server); /* after the transports; these two also where `create` failed or was not called */
+    /* After all clients: closes what it has open at transports, which go next. */
+    void (*disconnect)(struct server *server);
+    /* After the transports; these two also where `create` failed or was not called. */
+    void (*free)(struct server *server);
     void (*configure)(struct server *server); /* settings may have changed */
     void (*turn_took)(struct server *server, uint64_t took_us); /* as long as slow_ns, or longer */
     /* Serves clients that wait in no queue until the time; false: some are left. Called while retry_parts is set. */

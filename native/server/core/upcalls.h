@@ -84,8 +84,8 @@ struct upcalls {
     bool (*durability_holds)(struct client *client);
     /* Where changes are recorded for the append-only file (propagate.h); NULL: nowhere. */
     struct append_buffer *(*append_log_buffer)(const struct server *server);
-    bool (*append_log_is_behind)(
-        const struct server *server); /* so much waits for the disk that more should not be added */
+    /* So much waits for the disk that more should not be added. */
+    bool (*append_log_is_behind)(const struct server *server);
     void (*append_log_added)(struct server *server);
     void (*append_log_lost)(struct server *server); /* memory is exhausted: one could not be */
     /* A command has replied: has the client wait for its reply until what the command changed is on the disk. */

@@ -26,8 +26,8 @@ bool replay_log_holds_something(const struct replay_registry *registry); /* ther
 bool replay_log_lacks_tables(const struct replay_registry *registry);
 /* There are tables that are in no base yet, or only in this one, which is not finished; 0: none is being written. */
 bool replay_log_awaits_base(const struct replay_registry *registry, uint64_t base);
-bool replay_log_is_whole(
-    const struct replay_registry *registry); /* no durable table is being changed: one may be cut */
+/* No durable table is being changed: one may be cut. */
+bool replay_log_is_whole(const struct replay_registry *registry);
 void replay_log_cut(struct replay_registry *registry, uint64_t base); /* the base has all durable tables from here on */
 void replay_log_cut_failed(struct replay_registry *registry, uint64_t base);
 

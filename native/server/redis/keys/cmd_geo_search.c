@@ -232,7 +232,7 @@ static bool search_range(struct client *client, const struct search *search, con
         if (!zset_next(search->zset, &position, &item)) break;
         struct found found = {item.member, item.length, item.score, 0, geohash_decode(item.score)};
         if (geo_within(&search->shape, &found.point, &found.distance_m)) add_found(list, &found);
-        if (left % EXCLUSIVE_PARTS_TO_REST == 0 && !zset_rest(client)) return false;
+        if (left % EXCLUSIVE_PARTS_TO_REST == 0 && !exclusive_goes_on(client)) return false;
     }
     return true;
 }
@@ -261,7 +261,7 @@ static bool sort_found(struct client *client, struct found_list *list, enum orde
             merge(list->items + at, spare + at, width < end ? width : end, end, order);
             if ((since_rest += end) < EXCLUSIVE_PARTS_AT_ONCE) continue;
             since_rest = 0;
-            if (zset_rest(client)) continue;
+            if (exclusive_goes_on(client)) continue;
             memory_free(spare);
             return false;
         }
@@ -289,7 +289,7 @@ static void reply_all(struct client *client, const struct search *search, const 
     reply_array(client, count);
     for (size_t i = 0; i < count; i++) {
         reply_found(client, search, &items[i]);
-        if (i % EXCLUSIVE_PARTS_TO_REST == EXCLUSIVE_PARTS_TO_REST - 1 && !zset_rest(client)) return;
+        if (i % EXCLUSIVE_PARTS_TO_REST == EXCLUSIVE_PARTS_TO_REST - 1 && !exclusive_goes_on(client)) return;
     }
 }
 
@@ -304,7 +304,7 @@ static void store_all(struct client *client, const struct search *search, const 
         double score = search->store_distance ? items[i].distance_m / search->unit_m : items[i].score;
         zset_find(result, items[i].member, items[i].length, &place);
         bool noted = zset_note(result, &place, items[i].member, items[i].length, score);
-        bool lost = i % EXCLUSIVE_PARTS_TO_REST == EXCLUSIVE_PARTS_TO_REST - 1 && !zset_rest(client);
+        bool lost = i % EXCLUSIVE_PARTS_TO_REST == EXCLUSIVE_PARTS_TO_REST - 1 && !exclusive_goes_on(client);
         if (noted && !lost) continue;
         store_discard(client->server->store, &result->head);
         if (lost) return;

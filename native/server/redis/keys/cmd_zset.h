@@ -39,10 +39,6 @@ uint32_t zset_add_words(struct client *client, bool all, struct zset_add_options
 void zset_add(struct client *client, const struct zset_add_options *options, uint32_t first, uint32_t stride,
               const double *scores);
 
-/* Suspends the client's command if its slice is over. False: the client is lost, the command must end and not touch
- * it. */
-bool zset_rest(struct client *client);
-
 /* Removes members by rank, and the key with the last of them. The entry was found for writing. */
 void zset_remove_from(struct client *client, struct dict_entry *entry, uint64_t first, uint64_t count);
 /* Stores a result under argument `index`, in place of what is there, and replies how many members it has; an empty one

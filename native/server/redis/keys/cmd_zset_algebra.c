@@ -196,7 +196,7 @@ static bool in_another(const struct algebra *algebra, const struct zset_item *it
 static bool go_on(struct algebra *algebra, uint32_t more) {
     uint32_t before = algebra->looked_up / EXCLUSIVE_PARTS_TO_REST;
     algebra->looked_up += more;
-    return algebra->looked_up / EXCLUSIVE_PARTS_TO_REST == before || zset_rest(algebra->client);
+    return algebra->looked_up / EXCLUSIVE_PARTS_TO_REST == before || exclusive_goes_on(algebra->client);
 }
 
 /* These return false also where the client is lost. */

@@ -19,7 +19,7 @@ static uint64_t random_rank(struct client *client, const struct zset *zset) {
 
 /* After each member that was looked at. False: the client is lost. */
 static bool go_on(struct client *client, uint64_t looked_at) {
-    return looked_at % EXCLUSIVE_PARTS_TO_REST != 0 || zset_rest(client);
+    return looked_at % EXCLUSIVE_PARTS_TO_REST != 0 || exclusive_goes_on(client);
 }
 
 /* Any member at each place, also one that was there before. */

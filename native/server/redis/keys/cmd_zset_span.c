@@ -9,10 +9,6 @@ struct span {
     uint32_t index;              /* where it is stored */
 };
 
-bool zset_rest(struct client *client) {
-    return exclusive_goes_on(client);
-}
-
 static void reply_span(struct client *client, const struct span *span) {
     uint64_t left = span->last - span->first;
     reply_items_head(client, left, span->with_scores);
@@ -25,7 +21,7 @@ static void reply_span(struct client *client, const struct span *span) {
         else
             zset_next(span->zset, &position, &item);
         reply_item(client, &item, span->with_scores);
-        if (left % EXCLUSIVE_PARTS_TO_REST == 0 && !zset_rest(client)) return;
+        if (left % EXCLUSIVE_PARTS_TO_REST == 0 && !exclusive_goes_on(client)) return;
     }
 }
 
@@ -47,7 +43,7 @@ static void store_span(struct client *client, const struct span *span) {
     if (span->zset) zset_seek(span->zset, span->first, &position);
     for (uint64_t left = span->last - span->first; left > 0 && result; left--) {
         zset_next(span->zset, &position, &item);
-        bool stored = append(result, &item), lost = left % EXCLUSIVE_PARTS_TO_REST == 0 && !zset_rest(client);
+        bool stored = append(result, &item), lost = left % EXCLUSIVE_PARTS_TO_REST == 0 && !exclusive_goes_on(client);
         if (stored && !lost) continue;
         store_discard(store, &result->head);
         if (lost) return;
