@@ -16,6 +16,7 @@ SHORT = {
     "cleanrl": [str(CLEANRL / "cleanrl/dqn.py"), "--total-timesteps", "1100", "--learning-starts", "1000"],
     "tianshou": ["--steps", "200"],
     "rllib": ["--steps", "200"],
+    "torchrl": ["--steps", "1200"],
 }
 """What follows --buffer where an example is cut short."""
 
@@ -24,9 +25,10 @@ WHOLE = {
     "cleanrl": [str(CLEANRL / "cleanrl/dqn.py"), "--total-timesteps", "50000", "--learning-starts", "1000"],
     "tianshou": [],
     "rllib": [],
+    "torchrl": [],
 }
 
-NO_WORSE = {"stable_baselines3": 60.0, "cleanrl": 60.0, "tianshou": 60.0, "rllib": 60.0}
+NO_WORSE = {"stable_baselines3": 60.0, "cleanrl": 60.0, "tianshou": 60.0, "rllib": 60.0, "torchrl": 60.0}
 """By how much the mean over the seeds may fall short of the original's: what seeds differ by."""
 
 
@@ -50,7 +52,7 @@ def test_library_runs_on_a_buffer_in_process(name: str, tmp_path: Path) -> None:
     assert abs(run(name, "replay-server", SHORT[name], tmp_path, 800)) < 2000
 
 
-@pytest.mark.parametrize("name", ["stable_baselines3", "cleanrl", "rllib"])
+@pytest.mark.parametrize("name", ["stable_baselines3", "cleanrl", "rllib", "torchrl"])
 def test_library_runs_on_a_server(name: str, tmp_path: Path) -> None:
     with rs.Server(port=0) as server, rs.Client(server.url) as client:
         run(name, server.url, SHORT[name], tmp_path, 800)
