@@ -1,18 +1,17 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["replay-server", "torchrl==0.14.1", "torch==2.13.0", "gymnasium==1.4.0"]
+# dependencies = ["replay-server", "torchrl==0.14.1", "torch==2.13.0", "gymnasium==1.4.0", "setuptools"]
 # ///
 """TorchRL with the storage, sampler and writer of its replay buffer replaced.
 
     python examples/with_torchrl.py                                  # double DQN on CartPole
     python examples/with_torchrl.py --buffer redis://127.0.0.1:6379  # the same on a server
-    python examples/with_torchrl.py --buffer original                # TorchRL's own storage, with uniform draws
+    python examples/with_torchrl.py --buffer original                # TorchRL's own storage, sampler and writer
 
 The parts are those of TorchRL's tutorial "Get started with your own first training loop": environment, networks,
-collector, loss and buffer. With this project's table the buffer is prioritized: `priority_weight` weighs the loss, and
-`update_tensordict_priority` takes its TD errors. TorchRL's own prioritized sampler needs its C++ extension, which does
-not load with every torch; so the original draws uniformly. An own program imports the parts from
-`replay_server.adapters.torchrl`.
+collector, loss and buffer; here the buffer is prioritized. TorchRL's own prioritized sampler needs its C++ extension,
+which tests/examples/example_environments.py compiles, since that of its wheel does not load with every torch. The
+replaced one does without. An own program imports the parts from `replay_server.adapters.torchrl`.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from timing import Clock
 from torchrl.collectors import Collector
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+from torchrl.data.replay_buffers import PrioritizedSampler
 from torchrl.envs import GymEnv, StepCounter, TransformedEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.modules import MLP, EGreedyModule, QValueModule
@@ -33,15 +33,16 @@ from torchrl.objectives import DQNLoss, SoftUpdate
 
 from replay_server.adapters.torchrl import table_parts
 
+ALPHA, BETA = 0.6, 0.4
 CAPACITY, BATCH, FRAMES, RANDOM_FRAMES, UPDATES = 20_000, 128, 100, 1_000, 20
 
 
 def parts_of(buffer: str) -> dict[str, Any]:
     """Storage, sampler and writer of the replay buffer."""
     if buffer == "original":
-        return {"storage": LazyTensorStorage(CAPACITY)}
+        return {"storage": LazyTensorStorage(CAPACITY), "sampler": PrioritizedSampler(CAPACITY, ALPHA, BETA)}
     url = buffer if "://" in buffer else None
-    return table_parts(CAPACITY, alpha=0.6, beta=0.4, url=url, table="torchrl-cartpole")
+    return table_parts(CAPACITY, alpha=ALPHA, beta=BETA, url=url, table="torchrl-cartpole")
 
 
 def train(buffer: str, seed: int, steps: int) -> None:
@@ -84,14 +85,14 @@ def train(buffer: str, seed: int, steps: int) -> None:
             optimizer.step()
             target.step()
             replay.update_tensordict_priority(sample)
-        if number % 20 == 0 or number == last:
+        if number % 25 == 0 or number == last:
             best = max(best, evaluated(policy, seed))
     collector.shutdown()
     print(f"{buffer}, seed {seed}, {steps} steps: {clock}")
     print(f"reached {best:.1f} on CartPole-v1")
 
 
-def evaluated(policy: Any, seed: int, episodes: int = 10) -> float:
+def evaluated(policy: Any, seed: int, episodes: int = 5) -> float:
     """The mean return of the greedy policy."""
     env = TransformedEnv(GymEnv("CartPole-v1"), StepCounter())
     env.set_seed(seed + 1000)

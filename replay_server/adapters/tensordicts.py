@@ -51,6 +51,9 @@ def _on_host(key: Any, value: Any) -> Any:
         )
     value = value.detach()
     if value.is_nested:
+        if value.layout is not torch.jagged:
+            raise SchemaError(f"{key!r}: expected a nested tensor with the jagged layout, got {value.layout}")
+        value = value.contiguous()  # without rows that no item has
         return value.values().cpu(), value.offsets().cpu()
     return value.cpu()
 

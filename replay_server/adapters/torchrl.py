@@ -42,6 +42,7 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "median": lambda steps: steps.median(1).values,
 }
 """(N, steps) → (N,)."""
+_PLACES = {True: "on a server", False: "in a process"}
 _POSITIONS = 1 << 32
 """Below it are no ids: the first generation of a slot is 1."""
 
@@ -129,9 +130,7 @@ class TableStorage(StoreStorage):
         return self._table is not None or self._look_up()
 
     def _make(self, signature: dict[str, Any]) -> Buffer | TableHandle:
-        """Makes the table, where it is not there."""
-        if self.initialized:
-            return self.table
+        """Makes the table."""
         # In this process the draws follow from NumPy's seed, as those of TorchRL's own sampler do.
         seed = {"seed": int(np.random.randint(1, 2**31))} if self._client is None else {}
         if not self.max_size:
@@ -163,7 +162,7 @@ class TableStorage(StoreStorage):
         kind = type(data) if is_tensorclass(data) else None
         plain: TensorDictBase = data.to_tensordict() if kind else data
         columns, count = columns_of(plain), plain.shape[0]
-        table = self._make(signature_of(columns))
+        table = self.table if self.initialized else self._make(signature_of(columns))
         self._form = tuple(plain.shape[1:]), kind
         most = max(1, min(self.max_size, MOST_BYTES // max(1, plain.bytes() // max(1, count))))
         ids = [table.add(rows_of(columns, first, first + most)) for first in range(0, count, most)]
@@ -229,7 +228,7 @@ class TableStorage(StoreStorage):
     def state_dict(self) -> dict[str, Any]:
         """Of a table in this process, its spec and the bytes of a snapshot (docs/snapshot.md), as uint8 tensors. Of one
         on a server, its name: items stay there, and `replay_server.Client.checkpoint` saves them."""
-        state: dict[str, Any] = {"table": self._name, "batch_dimensions": list(self._form[0])}
+        state = self._described()
         if isinstance(self._table, Buffer):
             with tempfile.TemporaryDirectory() as folder:
                 saved = Path(self._table.checkpoint(str(Path(folder) / SNAPSHOT)))
@@ -250,18 +249,25 @@ class TableStorage(StoreStorage):
                 file.write_bytes(state_dict["snapshot"].numpy().tobytes())
                 self._restore(state_dict["spec"].numpy().tobytes(), file)
 
+    def _described(self) -> dict[str, Any]:
+        on_server = self._client is not None or isinstance(self._table, TableHandle)
+        return {"table": self._name, "on_server": on_server, "batch_dimensions": list(self._form[0])}
+
     def _begin_loading(self, state: dict[str, Any]) -> None:
-        here = self._client is None and not isinstance(self._table, TableHandle)
-        if state["table"] != self._name or ("snapshot" in state and not here):
-            where = "in this process" if "snapshot" in state else "of a server, or an empty one,"
-            raise ValueError(
-                f"expected the state of this table, {self._name!r}, got that of {state['table']!r} {where}"
-            )
+        own = self._described()
+        if any(state[name] != own[name] for name in ("table", "on_server")):
+            told = [
+                f"{each['table']!r} {'on a server' if each['on_server'] else 'in a process'}" for each in (own, state)
+            ]
+            raise ValueError(f"expected the state of table {told[0]}, got that of {told[1]}")
         self._form = tuple(state["batch_dimensions"]), self._form[1]
+        if "snapshot" not in state and not own["on_server"]:
+            self._empty()
 
     def _restore(self, spec: bytes, file: Path) -> None:
         if self._table is None:
             self._table = Buffer(Table.unpack(spec))
+            self._look_up()
         cast(Buffer, self._table).restore(str(file))
         self._bump_mutation_revision()
 
@@ -269,7 +275,7 @@ class TableStorage(StoreStorage):
         """Writes what `state_dict` has to a folder: storage.json, and of a table in this process its snapshot."""
         folder = Path(path)
         folder.mkdir(exist_ok=True)
-        state: dict[str, Any] = {"table": self._name, "batch_dimensions": list(self._form[0])}
+        state = self._described()
         if isinstance(self._table, Buffer):
             self._table.checkpoint(str(folder / SNAPSHOT))
             (folder / "spec.msgpack").write_bytes(self._table.table.pack())
@@ -304,7 +310,7 @@ class TableStorage(StoreStorage):
 
     def __repr__(self) -> str:
         where = self._table if self._table is not None else f"{self._name!r}, not made yet"
-        return f"{type(self).__name__}(table={where}, len={len(self)}, max_size={self.max_size})"
+        return f"{type(self).__name__}(table={where}, max_size={self.max_size})"
 
 
 class TableSampler(PrioritizedSampler):
@@ -314,7 +320,8 @@ class TableSampler(PrioritizedSampler):
     A sample's info has `index`, the ids, int64 (N,), and `priority_weight`, float32 (N,): (size · P)^−β divided by the
     batch's maximum. TorchRL's sampler divides by the maximum over the whole buffer.
 
-    It is a `PrioritizedSampler` for TorchRL's sake, which passes priorities on to no other, and has no trees.
+    It is a `PrioritizedSampler` for TorchRL's sake, which passes priorities on to no other, and has no trees. The
+    buffer's `generator` has no effect: a table has its own `seed`.
 
     Args:
         storage: a `TableStorage`, whose α is then also this object's `alpha`, for TorchRL's schedulers.

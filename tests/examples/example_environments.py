@@ -22,6 +22,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "build" / "examples"
 NAMES = tuple(sorted(path.stem.removeprefix("with_") for path in (REPOSITORY / "examples").glob("with_*.py")))
 CLEANRL = FOLDER / "cleanrl-source"
+AFTER = {"torchrl": REPOSITORY / "bench" / "programs" / "build_torchrl.py"}
+"""A program that completes an environment, run by its interpreter."""
 
 
 def python_of(name: str) -> Path:
@@ -45,6 +47,8 @@ def make(name: str) -> None:
     subprocess.run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", FOLDER / name], check=True)
     pip = [python_of(name), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     subprocess.run([*pip, "-c", REPOSITORY / "constraints.txt", *requirements_of(name), REPOSITORY], check=True)
+    if name in AFTER:
+        subprocess.run([python_of(name), AFTER[name]], check=True)
 
 
 if __name__ == "__main__":

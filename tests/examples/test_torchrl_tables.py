@@ -194,10 +194,12 @@ def test_sequences_of_any_length_are_nested_tensors(parts):
     index = buffer.extend(added)
     found = buffer[index]
     assert [each.tolist() for each in found["tokens"].unbind()] == [each.tolist() for each in tokens]
-    for each, k in zip(buffer.sample()["tokens"].unbind(), buffer.sample()["k"].tolist(), strict=True):
+    sample = buffer.sample()
+    for each, k in zip(sample["tokens"].unbind(), sample["k"].tolist(), strict=True):
         assert each.dtype == torch.int32
-        assert len(each) in (1, 3, 5)
-        assert k in (0, 1, 2)
+        assert each.tolist() == tokens[k].tolist()
+    with pytest.raises(rs.SchemaError, match="expected a nested tensor with the jagged layout"):
+        buffer.extend(TensorDict({"tokens": torch.nested.nested_tensor(tokens), "k": torch.arange(3)}, [3]))
 
 
 def test_tensorclasses_come_back_as_what_they_were(parts):
@@ -243,6 +245,17 @@ def test_what_is_saved_comes_back_with_ids_and_priorities(way, tmp_path, parts):
     assert len(empty) == 21
     with pytest.raises(ValueError, match="expected the state of table 'another'"):
         saved(buffer, way, tmp_path, TensorDictReplayBuffer(**parts(table="another"), batch_size=50))
+
+
+def test_the_state_of_a_table_is_not_loaded_where_the_table_is_not(server, tmp_path):
+    here = TensorDictReplayBuffer(**table_parts(100, table="moved"), batch_size=50)
+    here.extend(rows(20))
+    there = TensorDictReplayBuffer(**table_parts(100, table="moved", url=server.url), batch_size=50)
+    for one, other, told in ((here, there, "'moved' on a server, got"), (there, here, "'moved' in a process, got")):
+        with pytest.raises(ValueError, match=told):
+            other.load_state_dict(one.state_dict())
+    here.load_state_dict(TensorDictReplayBuffer(**table_parts(100, table="moved"), batch_size=50).state_dict())
+    assert len(here) == 0, "that of a buffer that held nothing"
 
 
 def local(made: dict[str, Any]) -> bool:
