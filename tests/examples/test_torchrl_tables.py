@@ -168,6 +168,7 @@ def test_batches_are_drawn_ahead_and_transformed(parts):
         assert torch.equal(batch["obs", "state"][:, 0], batch["k"] / 2)
         if number == 10:
             break
+    buffer.synchronize()  # TorchRL's transforms do not change while they run in another thread
     buffer.append_transform(lambda batch: batch.exclude("half"))
     drawn = [buffer.sample() for _ in range(5)]
     assert "half" not in drawn[-1]
