@@ -127,7 +127,8 @@ static void test_a_window_that_did_not_come_back_makes_room(void) {
 
 static void test_after_a_timeout_one_segment_goes_and_slow_start_leads_to_the_threshold(void) {
     struct line line = open_line(1000, 50000);
-    cubic_time_out(&line.cubic);
+    cubic_time_out(&line.cubic, false);
+    cubic_time_out(&line.cubic, true);
     CHECK(cubic_window_bytes(&line.cubic) == SEGMENT);
     CHECK(is_near(line.cubic.threshold, KEPT * 1000, 1e-6));
     acknowledge(&line, 40 * SEGMENT, true);

@@ -210,22 +210,24 @@ static void test_many_with_little_to_say_are_bounded_in_a_turn(void) {
 
 /* ---- options --------------------------------------------------------------------------------------------------- */
 
-#define ACKNOWLEDGED 1000u
-
-static struct recovery_report read_options(const uint8_t *options, uint32_t length) {
-    return recovery_read(options, length, ACKNOWLEDGED);
+static uint32_t read_options(const uint8_t *options, uint32_t length, struct scoreboard_range *told) {
+    return recovery_read_blocks(options, length, told);
 }
 
-static void test_selective_acknowledgements_tell_what_is_missing(void) {
-    const uint8_t options[] = {1, 1, 5, 18, 0, 0, 8, 0, 0, 0, 9, 0, 0, 0, 12, 0, 0, 0, 13, 0};
-    struct recovery_report report = read_options(options, sizeof options);
-    CHECK(report.sign == RECOVERY_MISSING && report.highest == 0xd00);
+static void test_selective_acknowledgements_are_read_in_their_order(void) {
+    const uint8_t options[] = {1, 1, 5, 18, 0, 0, 12, 0, 0, 0, 13, 0, 0, 0, 8, 0, 0, 0, 9, 0};
+    struct scoreboard_range told[RECOVERY_BLOCKS];
+    CHECK(read_options(options, sizeof options, told) == 2);
+    CHECK(told[0].left == 0xc00 && told[0].right == 0xd00);
+    CHECK(told[1].left == 0x800 && told[1].right == 0x900);
 }
 
-static void test_a_block_below_what_is_acknowledged_tells_of_a_duplicate(void) {
-    const uint8_t options[] = {1, 1, 5, 10, 0, 0, 1, 0, 0, 0, 2, 0};
-    struct recovery_report report = read_options(options, sizeof options);
-    CHECK(report.sign == RECOVERY_DUPLICATE && report.highest == ACKNOWLEDGED);
+static void test_no_more_blocks_are_read_than_a_header_holds(void) {
+    uint8_t options[44] = {5, 42}; /* five: a header has room for 40 bytes of options */
+    for (uint8_t i = 2; i < sizeof options; i++) options[i] = i;
+    struct scoreboard_range told[RECOVERY_BLOCKS];
+    CHECK(read_options(options, sizeof options, told) == RECOVERY_BLOCKS);
+    CHECK(told[0].left == 0x02030405 && told[3].right == 0x1e1f2021);
 }
 
 static void test_broken_options_tell_nothing(void) {
@@ -237,9 +239,38 @@ static void test_broken_options_tell_nothing(void) {
         {1, 1, 1, 1, 1, 5}, /* without a length */
         {5, 2, 1, 1, 1, 1}, /* without a block */
     };
+    struct scoreboard_range told[RECOVERY_BLOCKS];
     for (size_t i = 0; i < sizeof broken / sizeof *broken; i++)
-        CHECK(read_options(broken[i], sizeof broken[i]).sign == RECOVERY_NOTHING);
-    CHECK(read_options(NULL, 0).sign == RECOVERY_NOTHING);
+        CHECK(read_options(broken[i], sizeof broken[i], told) == 0);
+    CHECK(read_options(NULL, 0, told) == 0);
+}
+
+/* ---- round trips ------------------------------------------------------------------------------------------------- */
+
+static void test_an_acknowledgement_within_a_marked_packet_is_a_sample(void) {
+    struct round_trips trips = {0};
+    round_trips_sent(&trips, 1000, 2000, 0, 10);
+    round_trips_sent(&trips, 2000, 3000, 1000, 30);
+    CHECK(round_trips_acknowledged(&trips, 1000, 50) == 0); /* nothing of it */
+    CHECK(round_trips_acknowledged(&trips, 1500, 110) == 100);
+    CHECK(round_trips_acknowledged(&trips, 2000, 120) == 110);
+    CHECK(round_trips_acknowledged(&trips, 2001, 90) == 60);
+    CHECK(trips.least_us == 60 && trips.smoothed_us > 90 && trips.smoothed_us <= 100);
+    CHECK(round_trips_acknowledged(&trips, 4000, 500) == 0); /* its own packet was not marked */
+    CHECK(trips.count == 0);
+}
+
+static void test_marks_are_spread_over_what_is_under_way(void) {
+    struct round_trips trips = {0};
+    uint32_t marked = 0;
+    for (uint32_t i = 0; i < 1000; i++) {
+        uint32_t before = trips.count;
+        round_trips_sent(&trips, i * 1000, (i + 1) * 1000, 1000000, i);
+        marked += trips.count > before;
+    }
+    CHECK(marked == 8);
+    round_trips_forget(&trips);
+    CHECK(round_trips_acknowledged(&trips, 1000, 5) == 0);
 }
 
 int main(void) {
@@ -253,8 +284,10 @@ int main(void) {
     RUN(test_a_connection_that_ends_under_its_frame_leaves_the_list_whole);
     RUN(test_little_goes_at_once_and_much_waits_for_its_turn);
     RUN(test_many_with_little_to_say_are_bounded_in_a_turn);
-    RUN(test_selective_acknowledgements_tell_what_is_missing);
-    RUN(test_a_block_below_what_is_acknowledged_tells_of_a_duplicate);
+    RUN(test_selective_acknowledgements_are_read_in_their_order);
+    RUN(test_no_more_blocks_are_read_than_a_header_holds);
     RUN(test_broken_options_tell_nothing);
+    RUN(test_an_acknowledgement_within_a_marked_packet_is_a_sample);
+    RUN(test_marks_are_spread_over_what_is_under_way);
     return 0;
 }

@@ -55,6 +55,8 @@ static void test_gaps_are_found_in_order(void) {
     CHECK(!scoreboard_gap(&board, 100, 110, &gap) && !scoreboard_gap(&board, 125, 130, &gap));
     CHECK(scoreboard_missing(&board, 90, 200) == 90 && scoreboard_missing(&board, 105, 125) == 10);
     CHECK(scoreboard_missing(&board, 105, 105) == 0 && scoreboard_missing(&board, 125, 105) == 0);
+    CHECK(scoreboard_reach(&board, 90, 10) == 100 && scoreboard_reach(&board, 90, 11) == 111);
+    CHECK(scoreboard_reach(&board, 90, 25) == 135 && scoreboard_reach(&board, 105, 5) == 115);
 }
 
 static void test_without_a_place_a_range_is_passed_over(void) {

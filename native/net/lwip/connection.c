@@ -25,6 +25,7 @@ static_assert(SEGMENT_BYTES <= SENDING_QUANTUM_BYTES, "a connection in its turn 
 static_assert(TCP_MSS <= SEGMENT_BYTES, "a segment is at least a frame");
 #define WIRE_LEAST_BYTES \
     48u /* a peer that asks for less in a frame would have the server send next to nothing but headers */
+#define BUFFER_MOST_BYTES RECOVERY_WINDOW_MOST_BYTES
 #define WRITE_BYTES 0xffffu /* tcp_write and tcp_recved take no more at once */
 #define TIMEOUT_TICKS (200 / TCP_SLOW_INTERVAL) /* the least time to a retransmission, as Linux has it */
 #define FIRST_TIMEOUT_TICKS (1000 / TCP_SLOW_INTERVAL)
@@ -222,6 +223,8 @@ static void set_up(struct lwip_connection *connection, struct tcp_pcb *pcb) {
     uint32_t frames = SEGMENT_BYTES / pcb->mss;
     if (frames > STACK_FRAMES_PER_PACKET) frames = STACK_FRAMES_PER_PACKET;
     if (frames > 1) pcb->mss = (uint16_t)(pcb->mss * frames);
+    connection->buffer_bytes = pcb->snd_buf;
+    recovery_open(&connection->recovery, pcb, connection->wire_bytes);
     name_end(connection->base.peer, sizeof connection->base.peer, &pcb->remote_ip, pcb->remote_port);
     name_end(connection->base.local, sizeof connection->base.local, &pcb->local_ip, pcb->local_port);
     tcp_nagle_disable(pcb);
@@ -353,6 +356,14 @@ struct lwip_connection *connection_of(const struct tcp_pcb *pcb) {
 uint32_t connection_wire_bytes(const struct tcp_pcb *pcb) {
     const struct lwip_connection *connection = connection_of(pcb);
     return connection ? connection->wire_bytes : pcb->mss;
+}
+
+void connection_enlarge_buffer(struct lwip_connection *connection) {
+    size_t wanted = 2u * (size_t)cubic_window_bytes(&connection->recovery.cubic);
+    if (wanted > BUFFER_MOST_BYTES) wanted = BUFFER_MOST_BYTES;
+    if (wanted <= connection->buffer_bytes) return;
+    connection->pcb->snd_buf += (tcpwnd_size_t)(wanted - connection->buffer_bytes);
+    connection->buffer_bytes = wanted;
 }
 
 struct lwip_connection *connection_of_turn(struct round_robin_member *turn) {

@@ -27,6 +27,7 @@ struct lwip_connection {
     size_t unread_bytes;
     size_t acknowledged_bytes; /* to be told by `released` */
     size_t written_bytes; /* of what writev took, not acknowledged yet */
+    size_t buffer_bytes; /* that lwIP may hold of what is written */
     uint16_t wire_bytes; /* of data in a frame */
     struct rte_mbuf *acknowledgement; /* queued in the port, if it has not been flushed since: see output.c */
     uint64_t acknowledgement_flush;
@@ -90,5 +91,7 @@ struct lwip_connection *connection_of(const struct tcp_pcb *pcb);
 struct lwip_connection *connection_of_turn(struct round_robin_member *turn);
 /* For output.c: the data that fits a frame to this peer. */
 uint32_t connection_wire_bytes(const struct tcp_pcb *pcb);
+/* After its window has grown: as much again can be written while a window's worth is under way. */
+void connection_enlarge_buffer(struct lwip_connection *connection);
 
 #endif

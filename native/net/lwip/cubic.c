@@ -179,8 +179,8 @@ void cubic_lose(struct cubic *cubic) {
     cubic->window = cubic->threshold;
 }
 
-void cubic_time_out(struct cubic *cubic) {
-    congest(cubic);
+void cubic_time_out(struct cubic *cubic, bool again) {
+    if (!again) congest(cubic);
     cubic->lost = false;
     cubic->timed_out = true;
     cubic->window = 1.0;

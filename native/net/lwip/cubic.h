@@ -48,8 +48,9 @@ void cubic_open(struct cubic *cubic, uint32_t segment_bytes, uint32_t window_byt
 void cubic_acknowledge(struct cubic *cubic, const struct cubic_acknowledgement *acknowledgement);
 /* Loss was noticed, once a window: the window is cut, and the threshold is where recovery leaves it. */
 void cubic_lose(struct cubic *cubic);
-/* Nothing was heard for the time of a retransmission. Only for the first of several in a row. */
-void cubic_time_out(struct cubic *cubic);
+/* Nothing was heard for the time of a retransmission. `again`: what was sent again after the last time is not
+ * acknowledged yet, so the threshold stays (RFC 5681, section 3.1). */
+void cubic_time_out(struct cubic *cubic, bool again);
 
 uint32_t cubic_window_bytes(const struct cubic *cubic);
 bool cubic_in_slow_start(const struct cubic *cubic);

@@ -120,7 +120,6 @@ static void write_frame(struct rte_mbuf *frame, struct packet *packet, uint32_t 
 /* A part of a packet's data, and how it is sent. */
 struct part {
     uint32_t from, length;
-    bool again;
     uint32_t most; /* data in a frame */
     uint32_t frames;
     uint32_t buffers; /* for all of it in one packet that the device cuts; 0: it is cut here */
@@ -186,48 +185,115 @@ static bool is_retransmission(const struct packet *packet, const struct tcp_pcb 
     return TCP_SEQ_LT(rte_be_to_cpu_32(tcp->sent_seq), pcb->snd_nxt);
 }
 
-/* Without a control block: a packet that waited for the address of its host. */
-static struct part choose_part(const struct packet *packet, const struct tcp_pcb *pcb) {
-    struct part part = {0};
-    part.most = pcb ? connection_wire_bytes(pcb) : stack.port->mtu - sizeof(struct rte_ipv4_hdr) - packet->tcp_bytes;
-    part.from = pcb ? acknowledged(packet, pcb) : 0;
-    part.length = packet->data_bytes - part.from;
-    part.again = pcb && is_retransmission(packet, pcb);
-    struct lwip_connection *connection = part.again ? connection_of(pcb) : NULL;
-    if (connection && recovery_resends_one(&connection->recovery, pcb) && part.length > part.most)
-        part.length = part.most;
-    part.frames = (part.length + part.most - 1) / part.most;
-    part.buffers = buffers_of(packet, part.length, part.most);
+static struct part make_part(const struct packet *packet, uint32_t from, uint32_t length, uint32_t most) {
+    struct part part = {.from = from, .length = length, .most = most};
+    part.frames = (length + most - 1) / most;
+    part.buffers = buffers_of(packet, length, most);
     assert(part.frames <= STACK_FRAMES_PER_PACKET);
     return part;
 }
 
-static err_t transmit_data(struct packet *packet, const struct tcp_pcb *pcb) {
-    struct part part = choose_part(packet, pcb);
+/* The cursor stands where the part begins. False: there is no room, or there are no frames. */
+static bool transmit_part(struct packet *packet, const struct part *part) {
     struct rte_mbuf *frames[STACK_FRAMES_PER_PACKET];
-    /* lwIP gives up after twelve probes without an answer, and counts those that did not go out. */
-    struct lwip_connection *connection = is_probe(packet) ? NULL : connection_of(pcb);
-    if (connection && !sending_may(&stack.sending, connection, part.length)) return ERR_MEM;
-    uint32_t buffers = part.buffers > 0 ? part.buffers : part.frames;
-    if (part.frames > port_room(stack.port) || rte_pktmbuf_alloc_bulk(stack.port->pool, frames, buffers) < 0) {
-        if (connection) sending_wait(&stack.sending, connection); /* of others lwIP's timers see to it */
-        return ERR_MEM;
-    }
-    if (connection) sending_sent(&stack.sending, connection, part.length, part.frames);
-    if (part.again) stack.retransmissions++;
-    skip(&packet->data, part.from);
-    if (part.buffers > 0) {
-        write_packet(frames, &part, packet);
+    uint32_t buffers = part->buffers > 0 ? part->buffers : part->frames;
+    if (part->frames > port_room(stack.port) || rte_pktmbuf_alloc_bulk(stack.port->pool, frames, buffers) < 0)
+        return false;
+    if (part->buffers > 0) {
+        write_packet(frames, part, packet);
         port_send(stack.port, frames[0]);
-        return ERR_OK;
+        return true;
     }
-    for (uint32_t i = 0; i < part.frames; i++) {
-        uint32_t done = i * part.most;
-        uint32_t length = part.length - done < part.most ? part.length - done : part.most;
-        write_frame(frames[i], packet, part.from + done, length, (uint16_t)i);
+    for (uint32_t i = 0; i < part->frames; i++) {
+        uint32_t done = i * part->most;
+        uint32_t length = part->length - done < part->most ? part->length - done : part->most;
+        write_frame(frames[i], packet, part->from + done, length, (uint16_t)i);
         port_send(stack.port, frames[i]);
     }
+    return true;
+}
+
+/* What has no connection any more, or waited for the address of its host, and probes of a closed window: lwIP gives up after
+ * twelve probes without an answer, and counts those that did not go out. */
+static err_t transmit_plain(struct packet *packet, const struct tcp_pcb *pcb) {
+    uint32_t most = pcb ? connection_wire_bytes(pcb) : stack.port->mtu - sizeof(struct rte_ipv4_hdr) - packet->tcp_bytes;
+    uint32_t from = pcb ? acknowledged(packet, pcb) : 0;
+    struct part part = make_part(packet, from, packet->data_bytes - from, most);
+    skip(&packet->data, from);
+    if (!transmit_part(packet, &part)) return ERR_MEM; /* lwIP's timers see to it */
+    if (pcb && is_retransmission(packet, pcb)) stack.retransmissions++;
     return ERR_OK;
+}
+
+/* The first part of a packet, from `from` on, that the peer is not known to have. False: it has all of it. */
+static bool find_missing(const struct packet *packet, const struct lwip_connection *connection, uint32_t from,
+                         bool again, struct scoreboard_range *missing) {
+    uint32_t sequence = rte_be_to_cpu_32(tcp_of(packet->headers)->sent_seq), end = sequence + packet->data_bytes;
+    *missing = (struct scoreboard_range){sequence + from, end};
+    /* Of a packet that ends the connection, the end is not among what SACK blocks tell of. */
+    if (!again || (tcp_of(packet->headers)->tcp_flags & RTE_TCP_FIN_FLAG)) return from < packet->data_bytes;
+    return scoreboard_gap(&connection->recovery.board, sequence + from, end, missing);
+}
+
+/* A packet of a connection, without what the peer has of it: the whole, unless it goes out again. */
+static err_t transmit_turn(struct packet *packet, const struct tcp_pcb *pcb, struct lwip_connection *connection) {
+    uint32_t sequence = rte_be_to_cpu_32(tcp_of(packet->headers)->sent_seq);
+    bool again = is_retransmission(packet, pcb);
+    uint32_t from = acknowledged(packet, pcb), sent = 0, frames = 0;
+    if (!sending_may(&stack.sending, connection, packet->data_bytes - from)) return ERR_MEM;
+    struct cursor begin = packet->data;
+    struct scoreboard_range missing;
+    bool whole = true;
+    while (whole && find_missing(packet, connection, from, again, &missing)) {
+        struct part part =
+            make_part(packet, missing.left - sequence, missing.right - missing.left, connection->wire_bytes);
+        packet->data = begin;
+        skip(&packet->data, part.from);
+        whole = transmit_part(packet, &part);
+        if (!whole) break;
+        recovery_sent(connection, missing.left, missing.right, again);
+        from = missing.right - sequence;
+        sent += part.length;
+        frames += part.frames;
+    }
+    if (sent > 0) sending_sent(&stack.sending, connection, sent, frames);
+    if (sent > 0 && again) stack.retransmissions++;
+    if (whole) return ERR_OK;
+    sending_wait(&stack.sending, connection);
+    return ERR_MEM;
+}
+
+static err_t transmit_data(struct packet *packet, const struct tcp_pcb *pcb) {
+    struct lwip_connection *connection = is_probe(packet) ? NULL : connection_of(pcb);
+    return connection ? transmit_turn(packet, pcb, connection) : transmit_plain(packet, pcb);
+}
+
+static const struct tcp_seg *find_segment(const struct tcp_pcb *pcb, uint32_t from) {
+    const struct tcp_seg *segment = pcb->unacked;
+    while (segment && TCP_SEQ_LEQ(lwip_ntohl(segment->tcphdr->seqno) + segment->len, from)) segment = segment->next;
+    return segment && TCP_SEQ_LEQ(lwip_ntohl(segment->tcphdr->seqno), from) ? segment : NULL;
+}
+
+bool stack_resend(struct lwip_connection *connection, uint32_t from, uint32_t *length) {
+    struct tcp_pcb *pcb = connection->pcb;
+    const struct tcp_seg *segment = find_segment(pcb, from);
+    const uint32_t before = PORT_HEADER_BYTES + sizeof(struct rte_ipv4_hdr); /* as it is left by being sent */
+    struct packet packet;
+    if (!segment || (const uint8_t *)segment->tcphdr - (const uint8_t *)segment->p->payload != before ||
+        !parse(segment->p, &packet))
+        return false;
+    uint32_t offset = from - lwip_ntohl(segment->tcphdr->seqno);
+    if (offset >= packet.data_bytes) return false;
+    if (*length > packet.data_bytes - offset) *length = packet.data_bytes - offset;
+    segment->tcphdr->ackno = lwip_htonl(pcb->rcv_nxt);
+    segment->tcphdr->wnd = lwip_htons(TCPWND_MIN16(RCV_WND_SCALE(pcb, pcb->rcv_ann_wnd)));
+    pcb->rcv_ann_right_edge = pcb->rcv_nxt + pcb->rcv_ann_wnd;
+    struct part part = make_part(&packet, offset, *length, connection->wire_bytes);
+    skip(&packet.data, offset);
+    if (!transmit_part(&packet, &part)) return false;
+    recovery_sent(connection, from, from + *length, true);
+    stack.retransmissions++;
+    return true;
 }
 
 /* ---- acknowledgements ------------------------------------------------------------------------------------------ */

@@ -1,129 +1,294 @@
-/* recovery: from several losses in one window, one frame a round trip. */
+/* recovery: what an acknowledgement tells, and what follows from it. */
 #include "net/lwip/recovery.h"
 
 #include <lwip/priv/tcp_priv.h>
 
+#include "base/clock.h"
 #include "net/lwip/connection.h"
 #include "net/lwip/hooks.h"
+#include "net/lwip/stack.h"
 
-bool recovery_resends_one(struct recovery *recovery, const struct tcp_pcb *pcb) {
-    if (!(pcb->flags & TF_INFR) || (pcb->flags & TF_RTO)) return false;
-    if (!recovery->active) {
-        recovery->active = true;
-        recovery->until = pcb->snd_nxt;
-        recovery->resent_at = pcb->lastack;
-    }
-    return true;
-}
+#define DUPLICATES 3u /* DupThresh */
+#define TIMEOUTS_UNTIL_DOUBT 2u /* a peer may forget what it has reported (RFC 2018, section 8) */
 
-/* ---- what duplicate acknowledgements say ------------------------------------------------------------------------- */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 #define OPTION_END 0
 #define OPTION_NOTHING 1
 #define OPTION_SACK 5
 #define BLOCK_BYTES 8u
-#define REORDERED_FRAMES 3u /* that may come before one that is on its way still */
 
 static uint32_t word_at(const uint8_t *bytes) {
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
-/* The option's blocks and how many; 0: it is not there, or broken. */
-static uint32_t find_blocks(const uint8_t *options, uint32_t length, const uint8_t **blocks) {
+static uint32_t read_option(const uint8_t *option, struct scoreboard_range blocks[RECOVERY_BLOCKS]) {
+    uint32_t count = (option[1] - 2u) / BLOCK_BYTES;
+    if (count > RECOVERY_BLOCKS) count = RECOVERY_BLOCKS;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint8_t *block = option + 2 + i * BLOCK_BYTES;
+        blocks[i] = (struct scoreboard_range){word_at(block), word_at(block + 4)};
+    }
+    return count;
+}
+
+uint32_t recovery_read_blocks(const uint8_t *options, uint32_t length,
+                              struct scoreboard_range blocks[RECOVERY_BLOCKS]) {
     for (uint32_t at = 0; at < length && options[at] != OPTION_END;) {
         if (options[at] == OPTION_NOTHING) {
             at++;
             continue;
         }
         if (at + 1 >= length || options[at + 1] < 2 || at + options[at + 1] > length) return 0;
-        if (options[at] == OPTION_SACK) {
-            *blocks = options + at + 2;
-            return (options[at + 1] - 2) / BLOCK_BYTES;
-        }
+        if (options[at] == OPTION_SACK) return read_option(options + at, blocks);
         at += options[at + 1];
     }
     return 0;
 }
 
-struct recovery_report recovery_read(const uint8_t *options, uint32_t length, uint32_t acknowledged) {
-    struct recovery_report report = {RECOVERY_NOTHING, acknowledged};
-    const uint8_t *blocks = NULL;
-    uint32_t count = find_blocks(options, length, &blocks);
-    if (count == 0) return report;
+/* ---- what has arrived -------------------------------------------------------------------------------------------- */
+
+/* What one acknowledgement says. */
+struct told {
+    uint32_t acknowledged; /* SEG.ACK */
+    uint32_t bytes; /* newly acknowledged */
+    uint32_t delivered; /* what is known to have arrived only now */
+    uint32_t sample_us;
+    uint64_t now_us;
+};
+
+static void take_blocks(struct recovery *recovery, const struct tcp_pcb *pcb, const struct tcp_hdr *header,
+                        uint32_t options_bytes, struct told *told) {
+    struct scoreboard_range blocks[RECOVERY_BLOCKS];
+    uint32_t count = recovery_read_blocks((const uint8_t *)(header + 1), options_bytes, blocks);
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t right = word_at(blocks + i * BLOCK_BYTES + 4);
-        if (TCP_SEQ_GT(right, report.highest)) report.highest = right;
+        struct scoreboard_range block = blocks[i];
+        /* What lies before is of a frame that came twice (RFC 2883); what was not sent yet, nobody can have. */
+        if (TCP_SEQ_LT(block.left, told->acknowledged)) block.left = told->acknowledged;
+        if (TCP_SEQ_GT(block.right, pcb->snd_nxt)) continue;
+        told->delivered += scoreboard_add(&recovery->board, block);
     }
-    report.sign = RECOVERY_MISSING;
-    uint32_t left = word_at(blocks), right = word_at(blocks + 4);
-    if (TCP_SEQ_LEQ(right, acknowledged)) report.sign = RECOVERY_DUPLICATE;
-    if (count > 1 && TCP_SEQ_LEQ(word_at(blocks + BLOCK_BYTES), left) &&
-        TCP_SEQ_LEQ(right, word_at(blocks + BLOCK_BYTES + 4)))
-        report.sign = RECOVERY_DUPLICATE;
-    return report;
+}
+
+/* RFC 6937, section 3: without SACK, a duplicate stands for a segment, which is not counted again when it is acknowledged. */
+static void count_duplicates(struct recovery *recovery, const struct tcp_pcb *pcb, const struct tcp_hdr *header,
+                             const struct pbuf *data, struct told *told) {
+    uint32_t segment = recovery->cubic.segment_bytes;
+    if (told->bytes > 0) {
+        uint32_t counted = recovery->duplicates * segment;
+        told->delivered = told->bytes > counted ? told->bytes - counted : 0;
+        recovery->duplicates = told->bytes < counted ? (counted - told->bytes) / segment : 0;
+        return;
+    }
+    bool repeats = data->tot_len == 0 && !(TCPH_FLAGS(header) & TCP_FIN) && header->wnd == recovery->peer_window;
+    uint32_t flight = pcb->snd_nxt - told->acknowledged;
+    if (!repeats || (recovery->duplicates + 1) * segment > flight) return;
+    recovery->duplicates++;
+    told->delivered = segment;
+}
+
+static void take_acknowledgement(struct recovery *recovery, const struct tcp_pcb *pcb, const struct tcp_hdr *header,
+                                 uint32_t options_bytes, const struct pbuf *data, struct told *told) {
+    bool whole = recovery->board.count == 0 && !recovery->active && !recovery->timed_out;
+    told->bytes = told->acknowledged - recovery->acknowledged;
+    recovery->acknowledged = told->acknowledged;
+    if (pcb->flags & TF_SACK) {
+        told->delivered = told->bytes - scoreboard_advance(&recovery->board, told->acknowledged);
+        take_blocks(recovery, pcb, header, options_bytes, told);
+    } else {
+        count_duplicates(recovery, pcb, header, data, told);
+    }
+    recovery->peer_window = header->wnd;
+    if (told->bytes == 0) return;
+    recovery->timeouts = 0;
+    recovery->resent_beside = pcb->snd_nxt;
+    if (TCP_SEQ_LT(recovery->resent_until, told->acknowledged)) recovery->resent_until = told->acknowledged;
+    /* What fills a gap acknowledges, late, what came long before. */
+    if (whole) told->sample_us = round_trips_acknowledged(&recovery->round_trips, told->acknowledged, told->now_us);
+}
+
+/* ---- growth ------------------------------------------------------------------------------------------------------ */
+
+/* Whether the window was all that kept more from being sent. lwIP sends whole segments of its own. */
+static bool is_limited(const struct recovery *recovery, const struct tcp_pcb *pcb, uint32_t bytes) {
+    if (recovery->timed_out) return true;
+    uint32_t flight = pcb->snd_nxt - recovery->acknowledged + bytes - recovery->board.bytes;
+    uint32_t window = cubic_window_bytes(&recovery->cubic);
+    if (cubic_in_slow_start(&recovery->cubic)) return flight >= window / 2;
+    return flight + pcb->mss >= window;
+}
+
+static void grow(struct recovery *recovery, const struct tcp_pcb *pcb, const struct told *told) {
+    const struct cubic_acknowledgement acknowledgement = {.now_us = told->now_us,
+                                                          .bytes = told->bytes,
+                                                          .acknowledged = told->acknowledged,
+                                                          .next = pcb->snd_nxt,
+                                                          .sample_us = told->sample_us,
+                                                          .round_trip_us = recovery->round_trips.smoothed_us,
+                                                          .limited = is_limited(recovery, pcb, told->bytes)};
+    cubic_acknowledge(&recovery->cubic, &acknowledgement);
+}
+
+/* ---- loss -------------------------------------------------------------------------------------------------------- */
+
+/* What is missing before it is lost. */
+static uint32_t lost_until(const struct recovery *recovery, const struct tcp_pcb *pcb) {
+    uint32_t segment = recovery->cubic.segment_bytes;
+    if (pcb->flags & TF_SACK) return scoreboard_lost_until(&recovery->board, recovery->acknowledged, segment);
+    /* In recovery, an acknowledgement short of what had been sent points at the next loss. */
+    bool lost = recovery->active || recovery->duplicates >= DUPLICATES;
+    return recovery->acknowledged + (lost ? segment : 0);
+}
+
+/* RFC 6675, SetPipe: what is neither known to have arrived nor lost, and what was sent again. */
+static uint32_t under_way(const struct recovery *recovery, const struct tcp_pcb *pcb, uint32_t lost) {
+    uint32_t again = TCP_SEQ_LT(recovery->resent_until, lost) ? recovery->resent_until : lost;
+    uint32_t bytes = scoreboard_missing(&recovery->board, lost, pcb->snd_nxt) +
+                     scoreboard_missing(&recovery->board, recovery->acknowledged, again);
+    uint32_t left = recovery->duplicates * recovery->cubic.segment_bytes;
+    return bytes > left ? bytes - left : 0;
+}
+
+/* RFC 6937, section 3.1: how many bytes may be sent now. */
+static uint32_t reduce(struct recovery *recovery, uint32_t pipe, uint32_t delivered) {
+    uint32_t threshold = cubic_window_bytes(&recovery->cubic);
+    if (pipe > threshold) {
+        uint64_t share = (uint64_t)recovery->delivered_bytes * threshold;
+        uint64_t may = (share + recovery->flight_bytes - 1) / recovery->flight_bytes;
+        return may > recovery->sent_bytes ? (uint32_t)(may - recovery->sent_bytes) : 0;
+    }
+    uint32_t saved =
+        recovery->delivered_bytes > recovery->sent_bytes ? recovery->delivered_bytes - recovery->sent_bytes : 0;
+    uint32_t limit = (saved > delivered ? saved : delivered) + recovery->cubic.segment_bytes;
+    return threshold - pipe < limit ? threshold - pipe : limit;
+}
+
+static bool send_gap(struct lwip_connection *connection, struct scoreboard_range gap, uint32_t *may) {
+    struct recovery *recovery = &connection->recovery;
+    uint32_t length = gap.right - gap.left;
+    if (length > recovery->cubic.segment_bytes) length = recovery->cubic.segment_bytes;
+    if (!stack_resend(connection, gap.left, &length)) return false;
+    if (gap.left == recovery->acknowledged) recovery->resent_beside = connection->pcb->snd_nxt;
+    if (TCP_SEQ_LT(recovery->resent_until, gap.left + length)) recovery->resent_until = gap.left + length;
+    recovery->sent_bytes += length;
+    *may -= length < *may ? length : *may;
+    return true;
+}
+
+/* `first`: one frame goes whatever may be sent. */
+static void send_gaps(struct lwip_connection *connection, uint32_t lost, uint32_t *may, bool first) {
+    struct recovery *recovery = &connection->recovery;
+    struct scoreboard_range gap;
+    /* What was sent again is missing though data that was sent after it has arrived: it is lost, too. */
+    if (TCP_SEQ_GT(recovery->resent_until, recovery->acknowledged) && TCP_SEQ_GT(lost, recovery->resent_beside) &&
+        scoreboard_gap(&recovery->board, recovery->acknowledged, lost, &gap)) {
+        if (!send_gap(connection, gap, may)) return;
+        first = false;
+    }
+    while ((first || *may >= recovery->cubic.segment_bytes) &&
+           scoreboard_gap(&recovery->board, recovery->resent_until, lost, &gap)) {
+        if (!send_gap(connection, gap, may)) return;
+        first = false;
+    }
+}
+
+static void begin(struct recovery *recovery, struct tcp_pcb *pcb) {
+    recovery->active = true;
+    recovery->until = pcb->snd_nxt;
+    recovery->resent_until = recovery->acknowledged;
+    recovery->flight_bytes = pcb->snd_nxt - recovery->acknowledged;
+    recovery->delivered_bytes = recovery->sent_bytes = 0;
+    recovery->counted_until = pcb->snd_nxt;
+    cubic_lose(&recovery->cubic);
+    round_trips_forget(&recovery->round_trips);
+    pcb->rttest = 0; /* lwIP's measurement */
+    pcb->rtime = 0; /* its timer begins anew, as with its own fast retransmit */
+}
+
+/* Sends again, and tells lwIP how much of what is new may follow. */
+static void go_on(struct lwip_connection *connection, const struct told *told, uint32_t lost, bool first) {
+    struct recovery *recovery = &connection->recovery;
+    struct tcp_pcb *pcb = connection->pcb;
+    recovery->delivered_bytes += told->delivered;
+    recovery->sent_bytes += pcb->snd_nxt - recovery->counted_until;
+    recovery->counted_until = pcb->snd_nxt;
+    uint32_t may = reduce(recovery, under_way(recovery, pcb, lost), told->delivered);
+    send_gaps(connection, lost, &may, first);
+    pcb->cwnd = pcb->snd_nxt - recovery->acknowledged + may;
+}
+
+/* A peer without SACK may only repeat itself about what was sent again before (RFC 6582, section 3.2). */
+static bool is_news(const struct recovery *recovery, const struct tcp_pcb *pcb) {
+    return (pcb->flags & TF_SACK) || TCP_SEQ_GEQ(recovery->acknowledged, recovery->until);
+}
+
+static void respond(struct lwip_connection *connection, const struct told *told) {
+    struct recovery *recovery = &connection->recovery;
+    struct tcp_pcb *pcb = connection->pcb;
+    if (recovery->timed_out && !(pcb->flags & TF_RTO)) recovery->timed_out = false;
+    if (recovery->active && TCP_SEQ_GEQ(recovery->acknowledged, recovery->until)) {
+        recovery->active = false;
+        recovery->duplicates = 0;
+    }
+    uint32_t lost = lost_until(recovery, pcb);
+    bool begins = !recovery->active && !recovery->timed_out && TCP_SEQ_GT(lost, recovery->acknowledged) &&
+                  is_news(recovery, pcb) && pcb->unacked;
+    if (begins) begin(recovery, pcb);
+    if (recovery->active) {
+        go_on(connection, told, lost, begins || (told->bytes > 0 && !(pcb->flags & TF_SACK)));
+        return;
+    }
+    if (told->bytes > 0) grow(recovery, pcb, told);
+    /* What has arrived beyond a gap has left the network: other data may take its place. lwIP sends whole segments. */
+    uint32_t window = cubic_window_bytes(&recovery->cubic) + recovery->duplicates * recovery->cubic.segment_bytes;
+    pcb->cwnd = scoreboard_reach(&recovery->board, recovery->acknowledged, window) - recovery->acknowledged;
+    if (pcb->cwnd < pcb->mss) pcb->cwnd = pcb->mss;
 }
 
 /* ---- around lwIP ------------------------------------------------------------------------------------------------- */
 
-/* Of the frame that lwIP has in hand, where it is of a connection and may tell of a loss. */
-static struct {
-    struct lwip_connection *connection;
-    uint32_t highest;
-} input;
+void recovery_open(struct recovery *recovery, struct tcp_pcb *pcb, uint32_t wire_bytes) {
+    uint32_t window = 2u * pcb->mss > 10u * wire_bytes ? 2u * pcb->mss : 10u * wire_bytes; /* RFC 6928, and lwIP's segments */
+    cubic_open(&recovery->cubic, wire_bytes, window, RECOVERY_WINDOW_MOST_BYTES);
+    recovery->acknowledged = recovery->until = recovery->resent_until = recovery->resent_beside = pcb->snd_nxt;
+}
 
-/* lwIP counts duplicates only of segments that leave the window as it was, but Linux widens it with every frame. The next
- * one that acknowledges something tells of the window again. */
-static err_t weigh_duplicate(struct tcp_pcb *pcb, struct tcp_hdr *header, const struct lwip_connection *connection,
-                             const struct recovery_report *report) {
-    uint16_t window = (uint16_t)(pcb->snd_wnd >> pcb->snd_scale);
-    if (report->sign == RECOVERY_NOTHING || pcb->rtime < 0) return ERR_OK; /* nothing is under way */
-    /* lwIP would count it, and send once more what arrived twice. */
-    if (report->sign == RECOVERY_DUPLICATE) return header->wnd == window ? ERR_ABRT : ERR_OK;
-    if (window > 0) header->wnd = window;
-    /* It lets a segment's worth of data out for each, but each stands for a frame. */
-    uint32_t more = connection ? pcb->mss - connection->wire_bytes : 0;
-    if (pcb->dupacks >= 3 && pcb->cwnd > more + pcb->mss) pcb->cwnd -= more;
-    return ERR_OK;
+void recovery_sent(struct lwip_connection *connection, uint32_t first, uint32_t end, bool again) {
+    struct recovery *recovery = &connection->recovery;
+    if (again)
+        round_trips_forget(&recovery->round_trips);
+    else
+        round_trips_sent(&recovery->round_trips, first, end, first - recovery->acknowledged, clock_monotonic_us());
+}
+
+void recovery_watch_timer(struct lwip_connection *connection) {
+    struct recovery *recovery = &connection->recovery;
+    struct tcp_pcb *pcb = connection->pcb;
+    if (!(pcb->flags & TF_RTO) || pcb->nrtx <= recovery->timeouts) return;
+    recovery->timeouts = pcb->nrtx;
+    if (recovery->timeouts >= TIMEOUTS_UNTIL_DOUBT) scoreboard_clear(&recovery->board);
+    cubic_time_out(&recovery->cubic, recovery->timed_out);
+    recovery->timed_out = true;
+    recovery->active = false;
+    recovery->duplicates = 0;
+    recovery->until = pcb->snd_nxt;
+    round_trips_forget(&recovery->round_trips);
 }
 
 err_t stack_before_input(struct tcp_pcb *pcb, struct tcp_hdr *header, u16_t options_bytes, const struct pbuf *data) {
-    if (pcb->state < ESTABLISHED || pcb->state >= TIME_WAIT || (TCPH_FLAGS(header) & (TCP_SYN | TCP_RST)))
-        return ERR_OK;
     struct lwip_connection *connection = connection_of(pcb);
-    struct recovery_report report = recovery_read((const uint8_t *)(header + 1), options_bytes, header->ackno);
-    if (connection && (connection->recovery.active || report.highest != header->ackno)) {
-        input.connection = connection;
-        input.highest = report.highest;
-    }
-    if (data->tot_len > 0 || header->ackno != pcb->lastack || (TCPH_FLAGS(header) & TCP_FIN)) return ERR_OK;
-    return weigh_duplicate(pcb, header, connection, &report);
-}
-
-static void send_again(struct recovery *recovery, struct tcp_pcb *pcb, uint32_t wire_bytes) {
-    if (recovery->active && TCP_SEQ_GEQ(pcb->lastack, recovery->until)) recovery->active = false;
-    if (!recovery->active) {
-        if (TCP_SEQ_LEQ(input.highest, pcb->lastack + REORDERED_FRAMES * wire_bytes)) return;
-        tcp_rexmit_fast(pcb);
-    } else {
-        /* A peer that supports SACK and reports no block beyond the gap has received everything. */
-        if ((pcb->flags & TF_SACK) && TCP_SEQ_LEQ(input.highest, pcb->lastack)) return;
-        recovery->resent_at = pcb->lastack;
-        if (tcp_rexmit(pcb) != ERR_OK) return;
-        tcp_set_flags(pcb, TF_INFR);
-    }
-    tcp_output(pcb);
-}
-
-void recovery_go_on(void) {
-    struct lwip_connection *connection = input.connection;
-    input.connection = NULL;
-    struct tcp_pcb *pcb = connection ? connection->pcb : NULL;
-    if (!pcb || !pcb->unacked) return;
+    uint8_t flags = TCPH_FLAGS(header);
+    if (!connection || pcb->state < ESTABLISHED || pcb->state >= TIME_WAIT || !(flags & TCP_ACK) ||
+        (flags & (TCP_SYN | TCP_RST)))
+        return ERR_OK;
     struct recovery *recovery = &connection->recovery;
-    if (pcb->flags & TF_RTO) { /* lwIP sends all again by itself */
-        recovery->active = false;
-        return;
-    }
-    if (recovery->active && pcb->lastack == recovery->resent_at) return;
-    send_again(recovery, pcb, connection->wire_bytes);
+    struct told told = {.acknowledged = header->ackno, .now_us = clock_monotonic_us()};
+    pcb->dupacks = 0;
+    pcb->ssthresh = pcb->bytes_acked = 0;
+    if (TCP_SEQ_LT(told.acknowledged, recovery->acknowledged) || TCP_SEQ_GT(told.acknowledged, pcb->snd_nxt))
+        return ERR_OK;
+    take_acknowledgement(recovery, pcb, header, options_bytes, data, &told);
+    respond(connection, &told);
+    connection_enlarge_buffer(connection);
+    return ERR_OK;
 }

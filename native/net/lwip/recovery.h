@@ -1,4 +1,10 @@
-/* recovery: what lwIP's fast retransmit lacks for segments of many frames and for several losses in one window (RFC 6582). */
+/* recovery: how much a connection may send, and what it sends again: in place of lwIP's congestion control and fast
+ * retransmit, around its input and output.
+ *
+ * lwIP sends what its window (`cwnd`) lets it send, and resends all when its timer runs out. The rest is done here, before
+ * it takes an acknowledgement: CUBIC's window grows; gaps that SACK blocks show to be lost are sent again (RFC 6675), as
+ * many frames as have arrived meanwhile allow (proportional rate reduction, RFC 6937); a peer without SACK gets one frame
+ * again a round trip (RFC 6582). lwIP's count of duplicates is kept at 0 and its threshold too, so it does neither. */
 #ifndef REPLAY_NET_LWIP_RECOVERY_H
 #define REPLAY_NET_LWIP_RECOVERY_H
 
@@ -9,30 +15,41 @@
 
 #include <lwip/tcp.h>
 
-/* Zeroes stand for none. */
+#include "net/lwip/cubic.h"
+#include "net/lwip/round_trips.h"
+#include "net/lwip/scoreboard.h"
+
+#define RECOVERY_WINDOW_MOST_BYTES (16u << 20) /* more than 1 Gb/s for 100 ms */
+#define RECOVERY_BLOCKS 4u /* of SACK, which find place in a header */
+
+struct lwip_connection;
+
 struct recovery {
-    bool active;
-    uint32_t until; /* what had been sent when the first loss was noticed: it ends when that is acknowledged */
-    uint32_t resent_at; /* the acknowledgement that the last frame sent again follows */
+    struct cubic cubic;
+    struct scoreboard board;
+    struct round_trips round_trips;
+    uint32_t acknowledged; /* SND.UNA, as of the last acknowledgement */
+    uint32_t peer_window; /* as its header had it */
+    bool active; /* fast recovery */
+    bool timed_out; /* lwIP sends all again; `until`: what had been sent then */
+    uint8_t timeouts; /* without progress: lwIP's count, as last seen */
+    uint32_t until; /* RecoveryPoint: what had been sent when the loss was noticed */
+    uint32_t resent_until; /* HighRxt: gaps before it were sent again */
+    uint32_t resent_beside; /* SND.NXT when the first gap was last sent again, or became the first */
+    uint32_t duplicates; /* acknowledgements that a peer without SACK repeated: as many frames have left the network */
+    /* Of proportional rate reduction, by bytes. */
+    uint32_t flight_bytes; /* RecoverFS */
+    uint32_t delivered_bytes, sent_bytes; /* prr_delivered, prr_out */
+    uint32_t counted_until; /* SND.NXT up to which new data is in `sent_bytes` */
 };
 
-/* A segment that was sent before goes out again. True: for three duplicate acknowledgements, so that only the frame that
- * is missed shall go, not the others of the segment, each of which would be answered by one more duplicate. */
-bool recovery_resends_one(struct recovery *recovery, const struct tcp_pcb *pcb);
-/* To be called when lwIP is done with a frame: sends again what its acknowledgement shows to be lost. lwIP by itself would
- * wait for three more duplicates, which nobody sends once all that came through is acknowledged, and then for its timer. */
-void recovery_go_on(void);
+void recovery_open(struct recovery *recovery, struct tcp_pcb *pcb, uint32_t wire_bytes);
+/* Data goes out, for the first time or again. */
+void recovery_sent(struct lwip_connection *connection, uint32_t first, uint32_t end, bool again);
+/* Before a segment is handed to IP: whether that is because lwIP's timer ran out. */
+void recovery_watch_timer(struct lwip_connection *connection);
 
-/* What a segment's options tell (SACK, RFC 2018). */
-struct recovery_report {
-    enum {
-        RECOVERY_NOTHING,
-        RECOVERY_MISSING,
-        RECOVERY_DUPLICATE
-    } sign; /* data is missing; some came twice (RFC 2883) */
-    uint32_t highest; /* the end of the last data that came; with RECOVERY_NOTHING what is acknowledged */
-};
-
-struct recovery_report recovery_read(const uint8_t *options, uint32_t length, uint32_t acknowledged);
+/* The blocks of a segment's options (SACK, RFC 2018). Returns how many; 0: there are none, or they are broken. */
+uint32_t recovery_read_blocks(const uint8_t *options, uint32_t length, struct scoreboard_range blocks[RECOVERY_BLOCKS]);
 
 #endif

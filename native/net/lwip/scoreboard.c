@@ -97,3 +97,13 @@ uint32_t scoreboard_missing(const struct scoreboard *board, uint32_t from, uint3
     }
     return missing;
 }
+
+uint32_t scoreboard_reach(const struct scoreboard *board, uint32_t from, uint32_t bytes) {
+    uint32_t end = from + bytes;
+    for (uint32_t i = 0; i < board->count; i++) {
+        const struct scoreboard_range *range = &board->ranges[i];
+        if (!is_before(range->left, end)) break;
+        if (is_before(from, range->right)) end += range->right - later(range->left, from);
+    }
+    return end;
+}

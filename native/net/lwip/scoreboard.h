@@ -33,5 +33,7 @@ uint32_t scoreboard_lost_until(const struct scoreboard *board, uint32_t acknowle
 bool scoreboard_gap(const struct scoreboard *board, uint32_t from, uint32_t until, struct scoreboard_range *gap);
 /* Bytes of [from, until) that are not known to have come. */
 uint32_t scoreboard_missing(const struct scoreboard *board, uint32_t from, uint32_t until);
+/* The sequence number that lies behind so many missing bytes from `from` on. */
+uint32_t scoreboard_reach(const struct scoreboard *board, uint32_t from, uint32_t bytes);
 
 #endif

@@ -17,11 +17,11 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/siphash.h"
+#include "net/lwip/connection.h"
 #include "net/lwip/demultiplex.h"
 #include "net/lwip/hooks.h"
 #include "net/lwip/pools.h"
 #include "net/lwip/received.h"
-#include "net/lwip/recovery.h"
 
 #define TICK_US (TCP_TMR_INTERVAL * 1000u)
 #define SECOND_US 1000000u
@@ -110,6 +110,8 @@ uint32_t stack_random(void) {
 
 u32_t *stack_before_output(const struct tcp_pcb *pcb, u32_t *options) {
     stack.output = pcb;
+    struct lwip_connection *connection = connection_of(pcb);
+    if (connection) recovery_watch_timer(connection);
     return options;
 }
 
@@ -197,7 +199,6 @@ void stack_input(void) {
         struct pbuf *packet = received_from_frame(frame);
         if (stack.interface.input(packet, &stack.interface) != ERR_OK) pbuf_free(packet);
         demultiplex_end(&shortcut);
-        recovery_go_on();
     }
     port->received = 0;
 }

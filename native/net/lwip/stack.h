@@ -47,5 +47,9 @@ bool stack_is_closing(void);
 
 /* output.c: hands one of lwIP's packets to the port, cut into frames where it is longer than one. */
 err_t stack_transmit(struct netif *interface, struct pbuf *packet);
+/* output.c: sends a part of what is under way again, from a sequence number on, past lwIP and out of turn: recovery.c sees
+ * to it that no more goes than has arrived. `length`: at most a frame's worth; what went. False: nothing could. */
+struct lwip_connection;
+bool stack_resend(struct lwip_connection *connection, uint32_t from, uint32_t *length);
 
 #endif
