@@ -25,6 +25,8 @@ static_assert(SEGMENT_BYTES <= SENDING_QUANTUM_BYTES, "a connection in its turn 
 static_assert(TCP_MSS <= SEGMENT_BYTES, "a segment is at least a frame");
 #define WIRE_LEAST_BYTES \
     48u /* a peer that asks for less in a frame would have the server send next to nothing but headers */
+#define WINDOWS_MOST_BYTES (64u << 20) /* of all receive windows, beyond what each has at first */
+#define EARLY_BLOCKS 8192u /* of all connections: see early.h */
 #define BUFFER_MOST_BYTES RECOVERY_WINDOW_MOST_BYTES
 #define WRITE_BYTES 0xffffu /* tcp_write and tcp_recved take no more at once */
 #define TIMEOUT_TICKS (200 / TCP_SLOW_INTERVAL) /* the least time to a retransmission, as Linux has it */
@@ -73,6 +75,7 @@ int connections_open(struct connections *connections, struct transport *transpor
         connections->table[i].next_free = connections->free;
         connections->free = &connections->table[i];
     }
+    if (early_open(EARLY_BLOCKS, error) < 0) return -1;
     return demultiplex_open(most, error);
 }
 
@@ -91,6 +94,7 @@ static struct tcp_pcb *detach(struct lwip_connection *connection) {
     struct tcp_pcb *pcb = connection->pcb;
     demultiplex_remove(connection);
     sending_leave(&stack.sending, connection);
+    early_drop(&connection->early);
     connection->pcb = NULL;
     tcp_arg(pcb, NULL);
     tcp_recv(pcb, NULL);
@@ -112,9 +116,12 @@ static void end(struct lwip_connection *connection) {
     make_ready(connection);
 }
 
-/* All was delivered, or there was nothing: lwIP finishes the handshake by itself. */
+/* All was delivered, or there was nothing: lwIP finishes the handshake by itself. It resets a connection whose window shows
+ * that there is something unread, and the window that it means is the widest. */
 static void finish_close(struct lwip_connection *connection) {
-    tcp_close(detach(connection));
+    struct tcp_pcb *pcb = detach(connection);
+    if (pcb->rcv_wnd >= connection->window.bytes) pcb->rcv_wnd = TCP_WND_MAX(pcb);
+    tcp_close(pcb);
     end(connection);
 }
 
@@ -122,6 +129,9 @@ static void give_back(struct lwip_connection *connection) {
     struct connections *all = connection->all;
     assert(!connection->pcb && !connection->ready);
     drop_received(connection);
+    early_drop(&connection->early);
+    if (connection->window.bytes > RECEIVE_WINDOW_FIRST_BYTES)
+        all->windows_bytes -= connection->window.bytes - RECEIVE_WINDOW_FIRST_BYTES;
     if (connection->closing) leave_closing(connection);
     memset(connection, 0, sizeof *connection);
     connection->next_free = all->free;
@@ -137,6 +147,7 @@ void connections_close(struct connections *connections) {
         if (connection->pcb) tcp_abort(detach(connection));
     }
     demultiplex_close();
+    early_close();
     memory_free(connections->table);
     *connections = (struct connections){.transport = connections->transport};
 }
@@ -202,6 +213,7 @@ static void on_gone(void *argument, err_t error) {
     (void)error;
     demultiplex_remove(connection);
     sending_leave(&stack.sending, connection);
+    early_drop(&connection->early);
     connection->pcb = NULL;
     end(connection);
 }
@@ -224,7 +236,12 @@ static void set_up(struct lwip_connection *connection, struct tcp_pcb *pcb) {
     if (frames > STACK_FRAMES_PER_PACKET) frames = STACK_FRAMES_PER_PACKET;
     if (frames > 1) pcb->mss = (uint16_t)(pcb->mss * frames);
     connection->buffer_bytes = pcb->snd_buf;
+    if (pcb->rcv_wnd > RECEIVE_WINDOW_FIRST_BYTES) pcb->rcv_wnd = RECEIVE_WINDOW_FIRST_BYTES;
+    connection->window.bytes = pcb->rcv_ann_wnd = pcb->rcv_wnd;
+    pcb->rcv_ann_right_edge = pcb->rcv_nxt + pcb->rcv_wnd;
     recovery_open(&connection->recovery, pcb, connection->wire_bytes);
+    uint32_t answer_us = stack_answer_us(pcb);
+    if (answer_us > 0) round_trips_add(&connection->recovery.round_trips, answer_us);
     name_end(connection->base.peer, sizeof connection->base.peer, &pcb->remote_ip, pcb->remote_port);
     name_end(connection->base.local, sizeof connection->base.local, &pcb->local_ip, pcb->local_port);
     tcp_nagle_disable(pcb);
@@ -268,6 +285,24 @@ static void open_window(struct tcp_pcb *pcb, size_t length) {
     }
 }
 
+/* Widens the window, as the bounds allow, where the server takes what comes as fast as it comes. */
+static void widen_window(struct lwip_connection *connection, uint32_t taken) {
+    struct connections *all = connection->all;
+    struct receive_window *window = &connection->window;
+    struct tcp_pcb *pcb = connection->pcb;
+    if (!(pcb->flags & TF_WND_SCALE)) return;
+    uint32_t wanted = receive_window_take(window, taken, connection->recovery.round_trips.least_us,
+                                          connection->wire_bytes, clock_monotonic_us());
+    if (wanted > TCP_WND) wanted = TCP_WND;
+    if (wanted <= window->bytes || received_is_low()) return;
+    size_t room = WINDOWS_MOST_BYTES - all->windows_bytes, more = wanted - window->bytes;
+    if (more > room) more = room;
+    window->bytes += (uint32_t)more;
+    pcb->rcv_wnd += (tcpwnd_size_t)more;
+    all->windows_bytes += more;
+    if (window->bytes > all->window_most_bytes) all->window_most_bytes = window->bytes;
+}
+
 ssize_t connection_readv(struct connection *base, const struct iovec *vectors, int count) {
     struct lwip_connection *connection = of(base);
     if (connection->closing || connection->over) return -2;
@@ -293,7 +328,11 @@ ssize_t connection_readv(struct connection *base, const struct iovec *vectors, i
     }
     if (!connection->first) connection->last = NULL;
     connection->unread_bytes -= got;
-    if (connection->pcb) open_window(connection->pcb, got);
+    if (connection->pcb) {
+        widen_window(connection, (uint32_t)got);
+        open_window(connection->pcb, got);
+        if (connection->early.first) stack_give_early(connection); /* there may have been no room for them */
+    }
     return (ssize_t)got;
 }
 
@@ -359,7 +398,9 @@ uint32_t connection_wire_bytes(const struct tcp_pcb *pcb) {
 }
 
 void connection_enlarge_buffer(struct lwip_connection *connection) {
-    size_t wanted = 2u * (size_t)cubic_window_bytes(&connection->recovery.cubic);
+    uint32_t window = cubic_window_bytes(&connection->recovery.cubic);
+    if (window > connection->all->send_window_most_bytes) connection->all->send_window_most_bytes = window;
+    size_t wanted = 2u * (size_t)window;
     if (wanted > BUFFER_MOST_BYTES) wanted = BUFFER_MOST_BYTES;
     if (wanted <= connection->buffer_bytes) return;
     connection->pcb->snd_buf += (tcpwnd_size_t)(wanted - connection->buffer_bytes);

@@ -12,6 +12,8 @@
 
 #include "base/error.h"
 #include "net/lwip/demultiplex.h"
+#include "net/lwip/early.h"
+#include "net/lwip/receive_window.h"
 #include "net/lwip/received.h"
 #include "net/lwip/recovery.h"
 #include "net/round_robin.h"
@@ -39,6 +41,8 @@ struct lwip_connection {
     bool starved; /* no memory for segments: tried again with the next tick */
     bool ready; /* in the list of those with something to do */
     struct recovery recovery;
+    struct receive_window window;
+    struct early early;
     struct round_robin_member turn; /* in the line of those with much to send */
     struct ends ends;
     struct lwip_connection *next_found; /* of those in one bucket: see demultiplex.c */
@@ -55,6 +59,8 @@ struct connections {
     uint32_t most, used;
     uint32_t active; /* had something to do in this turn */
     bool any_starved;
+    size_t windows_bytes; /* of all receive windows, beyond what each has at first */
+    uint32_t window_most_bytes, send_window_most_bytes; /* that one connection ever had */
     uint64_t refused; /* there was no place left */
     uint64_t aborted; /* what was written could not be delivered in time */
 };

@@ -58,10 +58,15 @@ void demultiplex_remove(struct lwip_connection *connection) {
     *link = connection->next_found;
 }
 
-struct shortcut demultiplex_begin(const struct ends *ends) {
-    if (!table.buckets) return (struct shortcut){0}; /* at the end, when only lwIP's own connections are left */
+struct lwip_connection *demultiplex_find(const struct ends *ends) {
+    if (!table.buckets) return NULL; /* at the end, when only lwIP's own connections are left */
     struct lwip_connection *connection = *bucket_of(ends);
     while (connection && !is_of(&connection->ends, ends)) connection = connection->next_found;
+    return connection;
+}
+
+struct shortcut demultiplex_begin(const struct ends *ends) {
+    struct lwip_connection *connection = demultiplex_find(ends);
     if (!connection || connection->pcb == tcp_active_pcbs || connection->pcb->state == TIME_WAIT)
         return (struct shortcut){0};
     struct shortcut shortcut = {.pcb = connection->pcb, .next = connection->pcb->next, .head = tcp_active_pcbs};

@@ -22,6 +22,9 @@ void demultiplex_close(void);
 void demultiplex_add(struct lwip_connection *connection);
 void demultiplex_remove(struct lwip_connection *connection);
 
+/* NULL: there is none between these ends. */
+struct lwip_connection *demultiplex_find(const struct ends *ends);
+
 /* Around lwIP's taking in of a frame: it finds the connection at the front of its list, which is as it was afterwards. */
 struct shortcut {
     struct tcp_pcb *pcb; /* NULL: there is none, and lwIP looks for itself */

@@ -46,19 +46,21 @@
 #define CHECKSUM_CHECK_TCP 0
 #define LWIP_CHECKSUM_ON_COPY 0
 
-/* TCP. The window is what one connection may have under way each way. */
+/* TCP. What one connection may have under way: to us, at most the window, and less at first (receive_window.h); from us, at
+ * first the buffer, and later more (connection_enlarge_buffer). 16 MB are more than 1 Gb/s for 100 ms. */
 #define LWIP_TCP 1
-#define TCP_WND (2u << 20)
 #define LWIP_WND_SCALE 1
-#define TCP_RCV_SCALE 6
+#define TCP_RCV_SCALE 8
+#define TCP_WND (0xffffu << TCP_RCV_SCALE)
 #define TCP_SND_BUF (2u << 20)
-#define TCP_SND_QUEUELEN 16384 /* pieces of memory, headers among them, for those 2 MB */
+#define TCP_SND_QUEUELEN 16384 /* pieces of memory, headers among them; see PIECES_MOST in connection.c */
 #define TCP_MSS 9160 /* the most: what is used follows from the MTU */
 #define TCP_OVERSIZE 512 /* small pieces are copied behind each other */
 #define TCP_WND_UPDATE_THRESHOLD 16384
 #define TCP_QUEUE_OOSEQ 1
 #define LWIP_TCP_SACK_OUT 1
 #define LWIP_TCP_TIMESTAMPS 0 /* 12 bytes of every frame; round trips are measured without */
+#define LWIP_TCP_PCB_NUM_EXT_ARGS 1 /* when the answer to a SYN went out: see stack.c */
 #define TCP_LISTEN_BACKLOG 1
 #define TCP_DEFAULT_LISTEN_BACKLOG 255
 #define LWIP_TCP_KEEPALIVE 1

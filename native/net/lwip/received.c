@@ -7,9 +7,10 @@
 
 #include "net/lwip/pools.h"
 
-#define EARLY_FRAMES_MOST 512u
+#define EARLY_FRAMES_MOST 64u
 #define EARLY_FRAMES_LEAST 8u
 #define HELD_ALWAYS_BYTES 16384u /* a connection may hold so much as long as there is any room */
+#define EARLY_SHARE 4u /* of all frames, that one connection may keep ahead of a lost one */
 #define SHARE 8u /* else this part of what is free */
 
 static struct {
@@ -29,12 +30,12 @@ bool received_is_full(void) {
     return held.frames > held.frames_most - held.frames_most / 8;
 }
 
-static bool is_low(void) {
+bool received_is_low(void) {
     return held.frames > held.frames_most / 2;
 }
 
 uint16_t received_early_frames(void) {
-    uint32_t room = is_low() ? 0 : (held.frames_most / 2 - held.frames) / 4;
+    uint32_t room = received_is_low() ? 0 : (held.frames_most / 2 - held.frames) / 4;
     if (room > EARLY_FRAMES_MOST) room = EARLY_FRAMES_MOST;
     return (uint16_t)(room < EARLY_FRAMES_LEAST ? EARLY_FRAMES_LEAST : room);
 }
@@ -71,6 +72,16 @@ static struct received *copy(const struct pbuf *buffer) {
     return received;
 }
 
+struct received *received_keep(struct rte_mbuf *frame, uint32_t kept) {
+    struct pbuf *buffer = received_from_frame(frame);
+    if (!received_is_low() && kept < held.frames_most / EARLY_SHARE) return (struct received *)(void *)buffer;
+    size_t kept_bytes = (size_t)kept * buffer->len;
+    bool has_room = kept_bytes <= HELD_ALWAYS_BYTES || kept_bytes <= pools_copy_room() / SHARE;
+    struct received *copied = has_room ? copy(buffer) : NULL;
+    pbuf_free(buffer);
+    return copied;
+}
+
 static void append(struct received **first, struct received **last, struct received *received) {
     if (*first)
         (*last)->next = received;
@@ -102,7 +113,7 @@ static bool take_copies(struct pbuf *chain, size_t held_bytes, struct received *
 
 bool received_take(struct pbuf *chain, size_t held_bytes, struct received **first, struct received **last) {
     *first = *last = NULL;
-    if (is_low()) return take_copies(chain, held_bytes, first, last);
+    if (received_is_low()) return take_copies(chain, held_bytes, first, last);
     for (struct pbuf *buffer = chain; buffer;) {
         struct pbuf *next = buffer->next;
         buffer->next = NULL;

@@ -200,6 +200,7 @@ static void begin(struct recovery *recovery, struct tcp_pcb *pcb) {
     recovery->delivered_bytes = recovery->sent_bytes = 0;
     recovery->counted_until = pcb->snd_nxt;
     cubic_lose(&recovery->cubic);
+    stack.recoveries++;
     round_trips_forget(&recovery->round_trips);
     pcb->rttest = 0; /* lwIP's measurement */
     pcb->rtime = 0; /* its timer begins anew, as with its own fast retransmit */
@@ -268,6 +269,7 @@ void recovery_watch_timer(struct lwip_connection *connection) {
     recovery->timeouts = pcb->nrtx;
     if (recovery->timeouts >= TIMEOUTS_UNTIL_DOUBT) scoreboard_clear(&recovery->board);
     cubic_time_out(&recovery->cubic, recovery->timed_out);
+    stack.timeouts++;
     recovery->timed_out = true;
     recovery->active = false;
     recovery->duplicates = 0;

@@ -29,6 +29,7 @@ struct stack {
     const struct tcp_pcb *output; /* whose segment is on its way out */
     struct sending sending;
     uint64_t retransmissions; /* segments that had been sent before */
+    uint64_t recoveries, timeouts; /* losses noticed, once a window; retransmission timers that ran out */
     uint64_t refused_frames; /* received but dropped, because too many are held */
     uint64_t sequence_key[2];
 };
@@ -38,8 +39,13 @@ extern struct stack stack;
 int stack_open(struct port *port, const struct stack_settings *settings, struct error *error);
 void stack_close(void);
 
-/* Takes what the port brought in. */
+/* input.c: takes what the port brought in. */
 void stack_input(void);
+/* Gives lwIP the frames of a connection that came early and are in order now. */
+struct lwip_connection;
+void stack_give_early(struct lwip_connection *connection);
+/* How long ago a new connection's SYN was answered; 0: more than once, or it is not known. */
+uint32_t stack_answer_us(const struct tcp_pcb *pcb);
 /* Runs the timers that are due. Returns when to call it next. */
 uint64_t stack_run_timers(uint64_t now_us);
 /* Whether there is a handshake at a connection's end still to be finished. */
@@ -49,7 +55,6 @@ bool stack_is_closing(void);
 err_t stack_transmit(struct netif *interface, struct pbuf *packet);
 /* output.c: sends a part of what is under way again, from a sequence number on, past lwIP and out of turn: recovery.c sees
  * to it that no more goes than has arrived. `length`: at most a frame's worth; what went. False: nothing could. */
-struct lwip_connection;
 bool stack_resend(struct lwip_connection *connection, uint32_t from, uint32_t *length);
 
 #endif

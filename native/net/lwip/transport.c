@@ -160,6 +160,11 @@ static void lwip_describe(struct transport *base, struct text *out) {
     text_append(out, "transport_busy_us:%llu\r\n", (unsigned long long)(transport->busy_ns / 1000));
     text_append(out, "transport_retransmissions:%llu\r\ntransport_tcp_dropped:%llu\r\n",
                 (unsigned long long)stack.retransmissions, (unsigned long long)lwip_stats.tcp.drop);
+    text_append(out, "transport_recoveries:%llu\r\ntransport_timeouts:%llu\r\n", (unsigned long long)stack.recoveries,
+                (unsigned long long)stack.timeouts);
+    text_append(out, "transport_send_window_bytes_most:%u\r\ntransport_receive_window_bytes_most:%u\r\n",
+                connections->send_window_most_bytes, connections->window_most_bytes);
+    text_append(out, "transport_receive_windows_bytes:%zu\r\n", connections->windows_bytes);
     text_append(out, "transport_frames_held:%u\r\ntransport_frames_refused:%llu\r\ntransport_copies_free_bytes:%zu\r\n",
                 received_frames_held(), (unsigned long long)stack.refused_frames, pools_copy_room());
     const struct round_robin *line = &stack.sending.line;
