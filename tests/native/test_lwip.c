@@ -12,7 +12,9 @@
 #include "check.h"
 #include "net/lwip/connection.h"
 #include "net/lwip/demultiplex.h"
+#include "net/lwip/early.h"
 #include "net/lwip/pools.h"
+#include "net/lwip/receive_window.h"
 #include "net/lwip/recovery.h"
 #include "net/lwip/sending.h"
 
@@ -208,6 +210,124 @@ static void test_many_with_little_to_say_are_bounded_in_a_turn(void) {
     CHECK(sending_may(&sending, &talkers[999], 100));
 }
 
+/* ---- frames ahead of a lost one ---------------------------------------------------------------------------------- */
+
+#define FRAME 10u
+#define FRAMES 300u
+
+static struct received frames[FRAMES];
+
+static bool hold(struct early *early, uint32_t left, uint32_t right) {
+    struct received *frame = &frames[left / FRAME];
+    frame->sequence = left;
+    return early_hold(early, frame, left, right);
+}
+
+static bool hold_frame(struct early *early, uint32_t number) {
+    return hold(early, number * FRAME, (number + 1) * FRAME);
+}
+
+static void test_early_frames_come_back_in_order_when_the_gap_is_filled(void) {
+    struct error error;
+    CHECK(early_open(100, &error) == 0);
+    struct early early = {0};
+    static const uint32_t order[] = {5, 7, 3, 6, 9, 4};
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) CHECK(hold_frame(&early, order[i]));
+    struct received again = {.sequence = 5 * FRAME};
+    CHECK(!early_hold(&early, &again, 5 * FRAME, 6 * FRAME));
+    CHECK(early.blocks == 2 && early.frames == 6);
+    CHECK(!early_take(&early, 2 * FRAME));
+    for (uint32_t number = 3; number < 8; number++) {
+        struct received *frame = early_take(&early, number * FRAME);
+        CHECK(frame && frame->sequence == number * FRAME);
+    }
+    CHECK(!early_take(&early, 8 * FRAME) && early.blocks == 1);
+    CHECK(early_take(&early, 9 * FRAME) && early.blocks == 0 && early.frames == 0 && !early.newest);
+    early_close();
+}
+
+static void test_reports_begin_with_what_came_last(void) {
+    struct error error;
+    CHECK(early_open(100, &error) == 0);
+    struct early early = {0};
+    struct early_range ranges[EARLY_RANGES];
+    CHECK(early_report(&early, ranges) == 0);
+    for (uint32_t number = 1; number < 20; number += 2) CHECK(hold_frame(&early, number));
+    CHECK(hold_frame(&early, 12)); /* closes a gap */
+    CHECK(early_report(&early, ranges) == EARLY_RANGES);
+    CHECK(ranges[0].left == 11 * FRAME && ranges[0].right == 14 * FRAME);
+    CHECK(ranges[1].left == 1 * FRAME && ranges[2].left == 3 * FRAME && ranges[3].left == 5 * FRAME);
+    early_close();
+}
+
+static void test_frames_that_overlap_are_kept_where_they_add_something(void) {
+    struct error error;
+    CHECK(early_open(100, &error) == 0);
+    struct early early = {0};
+    CHECK(hold(&early, 50, 60) && hold(&early, 55, 75));
+    struct received nothing_new = {.sequence = 60};
+    CHECK(!early_hold(&early, &nothing_new, 60, 75) && early.blocks == 1 && early.first->right == 75);
+    CHECK(hold(&early, 30, 90)); /* all of them, and more */
+    CHECK(early.blocks == 1 && early.first->left == 30 && early.first->right == 90);
+    uint32_t reached = 30, taken = 0;
+    while (early.first) {
+        struct received *frame = early_take(&early, reached);
+        CHECK(frame && frame->sequence <= reached);
+        taken++;
+        if (frame == &frames[3]) reached = 90;
+    }
+    CHECK(taken == 3 && early.frames == 0);
+    early_close();
+}
+
+static void test_blocks_of_early_frames_are_bounded(void) {
+    struct error error;
+    CHECK(early_open(EARLY_BLOCKS_MOST + 10, &error) == 0);
+    struct early early = {0}, other = {0};
+    for (uint32_t i = 0; i < EARLY_BLOCKS_MOST; i++) CHECK(hold_frame(&early, 2 * i));
+    CHECK(!hold_frame(&early, 2 * EARLY_BLOCKS_MOST));
+    for (uint32_t i = 0; i < 10; i++) CHECK(hold_frame(&other, 200 + 2 * i)); /* of all together, too */
+    CHECK(!hold_frame(&other, 250));
+    CHECK(hold_frame(&early, 1) && early.blocks == EARLY_BLOCKS_MOST - 1);
+    CHECK(hold_frame(&other, 250));
+    early_close();
+}
+
+/* ---- the receive window ------------------------------------------------------------------------------------------ */
+
+/* A client that always fills its window, and is read at once. */
+static uint32_t fill(struct receive_window *window, uint32_t round_trip_us, uint32_t round_trips, uint32_t most) {
+    uint64_t now_us = 1000000;
+    for (uint32_t i = 0; i < round_trips * 10; i++) {
+        now_us += round_trip_us / 10;
+        uint32_t taken = window->bytes < most ? window->bytes : most;
+        window->bytes = receive_window_take(window, taken / 10, round_trip_us, 1000, now_us);
+    }
+    return window->bytes;
+}
+
+static void test_a_window_that_is_used_up_doubles_in_a_round_trip(void) {
+    struct receive_window window = {.bytes = 100000};
+    uint32_t after = fill(&window, 50000, 4, UINT32_MAX);
+    CHECK(after > 8 * 100000 && after < 20 * 100000);
+}
+
+static void test_a_window_grows_to_twice_of_what_is_used_and_no_further(void) {
+    struct receive_window window = {.bytes = 100000};
+    uint32_t after = fill(&window, 50000, 100, 400000);
+    CHECK(after >= 2 * 400000 && after < 3 * 400000);
+}
+
+static void test_a_window_does_not_grow_by_time_alone(void) {
+    struct receive_window window = {.bytes = 100000};
+    uint64_t now_us = 1000000;
+    for (int i = 0; i < 1000; i++) {
+        now_us += 30000; /* a request now and then: many make a window's worth, but not in a round trip */
+        window.bytes = receive_window_take(&window, 20000, 20000, 1000, now_us);
+    }
+    CHECK(window.bytes == 100000);
+}
+
 /* ---- options --------------------------------------------------------------------------------------------------- */
 
 static uint32_t read_options(const uint8_t *options, uint32_t length, struct scoreboard_range *told) {
@@ -284,6 +404,13 @@ int main(void) {
     RUN(test_a_connection_that_ends_under_its_frame_leaves_the_list_whole);
     RUN(test_little_goes_at_once_and_much_waits_for_its_turn);
     RUN(test_many_with_little_to_say_are_bounded_in_a_turn);
+    RUN(test_early_frames_come_back_in_order_when_the_gap_is_filled);
+    RUN(test_reports_begin_with_what_came_last);
+    RUN(test_frames_that_overlap_are_kept_where_they_add_something);
+    RUN(test_blocks_of_early_frames_are_bounded);
+    RUN(test_a_window_that_is_used_up_doubles_in_a_round_trip);
+    RUN(test_a_window_grows_to_twice_of_what_is_used_and_no_further);
+    RUN(test_a_window_does_not_grow_by_time_alone);
     RUN(test_selective_acknowledgements_are_read_in_their_order);
     RUN(test_no_more_blocks_are_read_than_a_header_holds);
     RUN(test_broken_options_tell_nothing);

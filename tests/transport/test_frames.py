@@ -381,6 +381,45 @@ def test_a_reply_before_a_close_arrives_however_slowly(client: Any, peer: Peer) 
     assert got == expected
 
 
+def take_after_losing(peer: Peer, size_bytes: int, lost: set[int], selective: bool) -> bytes:
+    """Takes a reply, but for the frames of those numbers when they come first; says what it has as TCP does."""
+    taken, seen, begin = b"", set[int](), peer.expected
+    for segment in peer.segments(60):
+        if not segment.data:
+            continue
+        number = (segment.sequence - begin & 0xFFFFFFFF) // len(segment.data)
+        if number in lost and segment.sequence not in seen:
+            seen.add(segment.sequence)
+            continue
+        taken += peer._joined(segment)
+        options = b""
+        if selective and peer.early:
+            options = b"\x01\x01\x05\x0a" + struct.pack("!II", segment.sequence, segment.sequence + len(segment.data))
+        peer.say(ACK, options=options)
+        if len(taken) >= size_bytes:
+            break
+    return taken
+
+
+@pytest.mark.parametrize("selective", [False, True], ids=["without-sack", "with-sack"])
+def test_frames_that_are_lost_are_sent_again_before_a_timer_runs_out(site: Any, client: Any, peer: Peer, selective: bool) -> None:
+    """A peer that says nothing of what it has beyond a gap gets one frame again a round trip."""
+    if site.transport != "dpdk":
+        pytest.skip("it is the stack of dpdk that counts recoveries")
+    value = random.Random(6).randbytes(40_000)
+    client.redis.set("again", value)
+    before = client.redis.info("transport")
+    peer.open(options=b"\x04\x02\x01\x01" if selective else b"")
+    peer.say(PUSH | ACK, b"GET again\r\n")
+    expected = b"$40000\r\n" + value + b"\r\n"
+    got = take_after_losing(peer, len(expected), {2, 9}, selective)
+    after = client.redis.info("transport")
+    client.redis.delete("again")
+    assert got == expected
+    assert after["transport_recoveries"] > before["transport_recoveries"]
+    assert after["transport_retransmissions"] >= before["transport_retransmissions"] + 2
+
+
 def venture(peer: Peer, source: random.Random) -> None:
     """A connection that begins as it should and goes on as nobody's does."""
     peer.port, peer.next = source.randrange(1024, PEERS_PORTS.start), source.randrange(1 << 32)
