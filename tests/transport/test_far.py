@@ -1,5 +1,5 @@
-"""Clients a long way off: a round trip of 50 ms on a line of 1 Gb/s, with and without faults, the kernel's TCP at the other
-end. What arrives is compared byte by byte; how fast it arrives is no matter here."""
+"""Clients a long way off: a round trip of 50 ms on a line of 1 Gb/s, with and without faults, the kernel's TCP at the
+other end. What arrives is compared byte by byte; how fast it arrives is no matter here."""
 
 from __future__ import annotations
 

@@ -402,7 +402,9 @@ def take_after_losing(peer: Peer, size_bytes: int, lost: set[int], selective: bo
 
 
 @pytest.mark.parametrize("selective", [False, True], ids=["without-sack", "with-sack"])
-def test_frames_that_are_lost_are_sent_again_before_a_timer_runs_out(site: Any, client: Any, peer: Peer, selective: bool) -> None:
+def test_frames_that_are_lost_are_sent_again_before_a_timer_runs_out(
+    site: Any, client: Any, peer: Peer, selective: bool
+) -> None:
     """A peer that says nothing of what it has beyond a gap gets one frame again a round trip."""
     if site.transport != "dpdk":
         pytest.skip("it is the stack of dpdk that counts recoveries")

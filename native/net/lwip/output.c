@@ -216,7 +216,8 @@ static bool transmit_part(struct packet *packet, const struct part *part) {
 /* What has no connection any more, or waited for the address of its host, and probes of a closed window: lwIP gives up after
  * twelve probes without an answer, and counts those that did not go out. */
 static err_t transmit_plain(struct packet *packet, const struct tcp_pcb *pcb) {
-    uint32_t most = pcb ? connection_wire_bytes(pcb) : stack.port->mtu - sizeof(struct rte_ipv4_hdr) - packet->tcp_bytes;
+    uint32_t most =
+        pcb ? connection_wire_bytes(pcb) : stack.port->mtu - sizeof(struct rte_ipv4_hdr) - packet->tcp_bytes;
     uint32_t from = pcb ? acknowledged(packet, pcb) : 0;
     struct part part = make_part(packet, from, packet->data_bytes - from, most);
     skip(&packet->data, from);

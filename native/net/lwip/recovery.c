@@ -249,7 +249,8 @@ static void respond(struct lwip_connection *connection, const struct told *told)
 /* ---- around lwIP ------------------------------------------------------------------------------------------------- */
 
 void recovery_open(struct recovery *recovery, struct tcp_pcb *pcb, uint32_t wire_bytes) {
-    uint32_t window = 2u * pcb->mss > 10u * wire_bytes ? 2u * pcb->mss : 10u * wire_bytes; /* RFC 6928, and lwIP's segments */
+    uint32_t window =
+        2u * pcb->mss > 10u * wire_bytes ? 2u * pcb->mss : 10u * wire_bytes; /* RFC 6928, and lwIP's segments */
     cubic_open(&recovery->cubic, wire_bytes, window, RECOVERY_WINDOW_MOST_BYTES);
     recovery->acknowledged = recovery->until = recovery->resent_until = recovery->resent_beside = pcb->snd_nxt;
 }
