@@ -355,7 +355,10 @@ def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> in
     parser.add_argument("--rounds", type=int, default=3, help="rounds of all tests (3)")
     parser.add_argument("--scale", type=float, default=1.0, help="times as many requests (1)")
     parser.add_argument(
-        "--keys", type=int, default=KEY_COUNT, help=f"keys, and entries of a stream, for the memory of one ({KEY_COUNT}; 0: skip)"
+        "--keys",
+        type=int,
+        default=KEY_COUNT,
+        help=f"keys, and entries of a stream, for the memory of one ({KEY_COUNT}; 0: skip)",
     )
     parser.add_argument("--json", metavar="FILE", help="write the results there")
     options = parser.parse_args(argv)

@@ -201,7 +201,7 @@ static bool read_pending(struct reading *reading, const struct xstream_group *gr
         if (!rdb_read_little_endian(reading->reader, 8, &delivered_ms)) return false;
         if (!rdb_read_length(reading->reader, &deliveries)) return false;
         pending->delivered_ms = (int64_t)delivered_ms;
-        pending->deliveries = deliveries;
+        xstream_pending_set_deliveries(pending, deliveries);
         if (!rdb_goes_on(&reading->pace)) return false;
     }
     return true;
@@ -238,8 +238,6 @@ static bool read_group(struct reading *reading) {
     if (!read) return false;
     if (twice) return problem(reading, "a group of a stream is there twice");
     if (!group) return problem(reading, "no memory for a group of a stream");
-    if (group->entries_read < XSTREAM_READ_UNKNOWN)
-        return problem(reading, "a group of a stream has read fewer than no entries");
     return read_consumers(reading, group);
 }
 

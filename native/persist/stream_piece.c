@@ -143,7 +143,7 @@ static struct xstream_group *last_group(const struct xstream *stream) {
 static const char *add_group(struct xstream *stream, struct reading *reading) {
     struct xstream_id last_id = take_id(reading);
     int64_t entries_read = (int64_t)take_number(reading);
-    if (reading->short_of || entries_read < XSTREAM_READ_UNKNOWN) return malformed;
+    if (reading->short_of) return malformed;
     if (xstream_group_find(&stream->groups, reading->at, reading->left)) return "a group of a stream is there twice";
     struct xstream_group *group = xstream_group_add(&stream->groups, reading->at, reading->left, last_id, entries_read);
     if (!group) return NULL;
@@ -172,7 +172,7 @@ static const char *add_pending(const struct xstream *stream, struct reading *rea
         xstream_pending_give(group, xstream_consumer_at(group, group->consumers.count - 1), id);
     if (!pending) return NULL;
     pending->delivered_ms = delivered_ms;
-    pending->deliveries = deliveries;
+    xstream_pending_set_deliveries(pending, deliveries);
     return "";
 }
 

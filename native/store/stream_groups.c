@@ -70,7 +70,8 @@ struct xstream_group *xstream_group_add(struct xstream_groups *groups, const uin
         (struct xstream_group *)names_add(&groups->names, sizeof(struct xstream_group), name, length);
     if (!group) return NULL;
     group->last_id = last_id;
-    group->entries_read = entries_read;
+    /* One that wrapped around, as Redis's may, tells nothing. */
+    group->entries_read = entries_read < 0 ? XSTREAM_READ_UNKNOWN : entries_read;
     return group;
 }
 

@@ -26,7 +26,7 @@ struct xstream_consumer {
 struct xstream_pending {
     struct xstream_consumer *consumer;
     int64_t delivered_ms; /* the last time */
-    uint64_t deliveries;
+    uint64_t deliveries; /* at most INT64_MAX, which commands can name */
 };
 
 struct xstream_group {
@@ -52,6 +52,15 @@ struct xstream_group *xstream_group_find(const struct xstream_groups *groups, co
 /* The name must be free. NULL: memory is exhausted. */
 struct xstream_group *xstream_group_add(struct xstream_groups *groups, const uint8_t *name, size_t length,
                                         struct xstream_id last_id, int64_t entries_read);
+/* How often an entry was delivered, as somebody else has counted. */
+static inline void xstream_pending_set_deliveries(struct xstream_pending *pending, uint64_t deliveries) {
+    pending->deliveries = deliveries < INT64_MAX ? deliveries : INT64_MAX;
+}
+/* It is delivered once more. */
+static inline void xstream_pending_count_delivery(struct xstream_pending *pending) {
+    xstream_pending_set_deliveries(pending, pending->deliveries + 1);
+}
+
 /* Takes the group out of the list; the caller frees it. */
 void xstream_group_unlink(struct xstream_groups *groups, const struct xstream_group *group);
 /* Puts a group that is in no list into an empty one. False: memory is exhausted. */

@@ -119,11 +119,16 @@ bool xstream_has_tombstone_from(const struct xstream *stream, struct xstream_id 
            xstream_id_compare(id, stream->max_deleted_id) <= 0;
 }
 
+/* XSETID may name any number as what was added. */
+static int64_t as_count(uint64_t entries) {
+    return entries < INT64_MAX ? (int64_t)entries : INT64_MAX;
+}
+
 int64_t xstream_count_until(const struct xstream *stream, struct xstream_id id) {
     if (stream->entries_added == 0) return 0;
     int to_last = xstream_id_compare(id, stream->last_id);
-    if (stream->length == 0 && to_last <= 0) return (int64_t)stream->entries_added;
-    if (to_last == 0) return (int64_t)stream->entries_added;
+    if (stream->length == 0 && to_last <= 0) return as_count(stream->entries_added);
+    if (to_last == 0) return as_count(stream->entries_added);
     if (to_last > 0) return XSTREAM_READ_UNKNOWN;
     if (!xstream_id_is_zero(stream->max_deleted_id) &&
         xstream_id_compare(stream->max_deleted_id, stream->first_id) >= 0)
@@ -131,13 +136,13 @@ int64_t xstream_count_until(const struct xstream *stream, struct xstream_id id) 
     /* Nothing is missing from the first entry on. */
     int to_first = xstream_id_compare(id, stream->first_id);
     if (to_first > 0) return XSTREAM_READ_UNKNOWN;
-    return (int64_t)(stream->entries_added - stream->length) + (to_first == 0 ? 1 : 0);
+    return as_count(stream->entries_added - stream->length + (to_first == 0 ? 1 : 0));
 }
 
 void xstream_group_read(const struct xstream *stream, struct xstream_group *group, struct xstream_id id) {
     if (xstream_id_compare(id, group->last_id) <= 0) return;
     if (group->entries_read != XSTREAM_READ_UNKNOWN && !xstream_has_tombstone_from(stream, id))
-        group->entries_read++;
+        group->entries_read = as_count((uint64_t)group->entries_read + 1);
     else if (stream->entries_added > 0)
         group->entries_read = xstream_count_until(stream, id);
     group->last_id = id;
@@ -151,7 +156,7 @@ bool xstream_group_lag(const struct xstream *stream, const struct xstream_group 
             read = xstream_count_until(stream, group->last_id);
         if (read == XSTREAM_READ_UNKNOWN) return false;
     }
-    *lag = (int64_t)stream->entries_added - read;
+    *lag = (int64_t)(stream->entries_added - (uint64_t)read);
     return true;
 }
 

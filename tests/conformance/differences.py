@@ -36,7 +36,7 @@ DIFFERENCES: dict[str, str] = {
     "After `SWAPDB` clients are told that all keys have changed, as after a flush. The same may happen after many "
     "changes at once.",
     "client|kill": "A transaction that kills its own connection still gets its reply.",
-    "client|pause": "Keys still expire during the pause. More than 292 years are refused.",
+    "client|pause": "More than 292 years are refused.",
     "command|docs": "No `arguments` and no `complexity`.",
     "config|rewrite": "Writes what `CONFIG SET` has changed into the TOML file of `serve`. Without a file the "
     "error is Redis's.",
@@ -69,6 +69,9 @@ DIFFERENCES: dict[str, str] = {
     "xadd": "An ID with a zero byte is refused, here and elsewhere. Redis reads what stands before that byte.",
     "xsetid": "An ID below the largest deleted one is refused, as in Redis 7.2.",
     "xautoclaim": "`COUNT` may be any number. Redis refuses one that it has no memory for.",
+    "xclaim": "The times that an entry was delivered end at 2^63 - 1, where Redis's wrap around.",
+    "xreadgroup": "Entries that come and go within one command or transaction wake nobody who waits. The entries that "
+    "a group has read end at 2^63 - 1, where Redis's wrap around.",
     "xread": "A key that does not exist counts as one miss and causes one `keymiss` event.",
     "dump": "Values are written in encodings that every version reads, so the bytes differ from Redis's.",
     "migrate": "Over plain TCP, with a new connection each time. Not in transactions and scripts. A target refuses "
@@ -108,6 +111,7 @@ SUITE = [
     "answered."),
     ("trick global protection", "Lua's own message for `getmetatable(_G).__index = …` is another one: the metatable is "
     "hidden here."),
+    ("not enough good replicas", "A replica that a failed test before left behind is counted for ten seconds."),
     ("resp3 attribute protocol", "Scripts get an attribute of `DEBUG PROTOCOL` as a reply of its own."),
     ("'admin-port'", "The test knows which of Redis's settings cannot be changed, and not which of this server's."),
     ("'maxmemory-clients'", "`maxmemory-clients` cannot be changed."),

@@ -6,7 +6,7 @@ import contextlib
 import re
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -496,6 +496,34 @@ def test_functions_share_a_limit_of_memory_and_go_on_beyond_it() -> None:
                 f"#!lua name=big\nlocal t = {{}} for i = 1, 1e7 do t[i] = i end {ADD}('b', function() end)"
             )
         assert client.fcall("one", 0) == 1
+
+
+@pytest.mark.parametrize(
+    "load", [lambda client, text: client.eval(text, 0), lambda client, text: client.script_load(text)]
+)
+def test_scripts_that_do_not_compile_leave_no_memory(load: Callable[[redis.Redis, str], Any]) -> None:
+    with (
+        replay_server.Server([], config={"script-memory-limit": "1mb"}) as server,
+        redis.from_url(server.url) as client,
+    ):
+        for n in range(6000):
+            with pytest.raises(redis.ResponseError, match="unexpected symbol"):
+                load(client, f"return ){n}")
+        assert client.info()["used_memory_vm_eval"] < 500_000
+        assert client.eval("return 1", 0) == 1
+        with pytest.raises(redis.ResponseError, match="not enough memory"):
+            load(client, f"return '{'x' * 1_000_000}'")
+        assert all(client.eval(f"return {n}", 0) == n for n in range(200))
+
+
+def test_arguments_of_more_than_half_of_the_limit_are_given_again_and_again() -> None:
+    with (
+        replay_server.Server([], config={"script-memory-limit": "4mb"}) as server,
+        redis.from_url(server.url) as client,
+    ):
+        for n in range(5):
+            given = [bytes([letter + n]) * 1_200_000 for letter in b"Aa"]
+            assert client.eval("return #ARGV[1] + #KEYS[1]", 1, *given) == 2_400_000
 
 
 def test_functions_and_scripts_have_separate_globals(our_peer: Any) -> None:

@@ -52,7 +52,7 @@ class Redis:
 
 
 def fill_stream(client: redis.Redis | redis.client.Pipeline, key: str, entries: int, chance: random.Random) -> None:
-    """Entries of which some are deleted, and two groups: one with entries that were delivered, one that has read nothing."""
+    """Entries of which some are deleted, and two groups: one that was given some, one that has read nothing."""
     for i in range(entries):
         client.xadd(key, {"n": i, f"field:{i % 3}": chance.randbytes(i % 80)}, id=f"{i + 1}-{i % 2}")
     client.xdel(key, *(f"{i + 1}-{i % 2}" for i in range(0, entries, 7)))

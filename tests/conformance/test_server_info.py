@@ -119,7 +119,9 @@ def test_an_error_within_a_script_is_counted_once_if_at_all(pair: Pair, script: 
     replies = "total_error_replies"
     assert ours_told["Stats"][replies] == redis_told["Stats"][replies] == expected
     for name in ("eval", "incr", "get", "subscribe"):
-        ours, theirs = (REFUSALS.search(told["Commandstats"].get(f"cmdstat_{name}", "")) for told in (ours_told, redis_told))
+        ours, theirs = (
+            REFUSALS.search(told["Commandstats"].get(f"cmdstat_{name}", "")) for told in (ours_told, redis_told)
+        )
         assert (ours and ours[0]) == (theirs and theirs[0]), name
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from against_redis import (
     some,
     words,
 )
+from durable import contents, kill, serve, wait_until
 from hypothesis import strategies as st
 from test_lists_waiting import Connect, connect, main, prompt_timeouts, replies, until_blocked, wait
 
@@ -378,3 +381,50 @@ def test_a_stream_of_many_entries_is_read_trimmed_and_freed(our_peer: Any) -> No
         client.delete("s")
         assert client.xpending("t", "g")["pending"] == 15_000
         client.flushall()
+
+
+def test_counts_at_their_end_outlive_everything(tmp_path: Path) -> None:
+    """Redis lets them wrap around. Here they stay at the end, so that whatever is stored of them can be read."""
+    most = 2**63 - 1
+    with serve(tmp_path, enable_debug_command="yes") as (server, client):
+        client.xadd("s", {"a": "b"}, id="1-1")
+        client.xgroup_create("s", "g", id="0", entries_read=most)
+        client.xreadgroup("g", "c", {"s": ">"})
+        client.execute_command("XCLAIM", "s", "g", "c", 0, "1-1", "RETRYCOUNT", most)
+        client.execute_command("XCLAIM", "s", "g", "c", 0, "1-1")
+        client.execute_command("XSETID", "s", "1-1", "ENTRIESADDED", most)
+        client.xadd("s", {"a": "b"}, id="1-2")
+        client.xgroup_create("s", "all", id="$")
+        client.xgroup_create("s", "later", id="0")
+        client.xreadgroup("later", "c", {"s": ">"}, noack=True)
+        before = contents(client)
+        (pending,) = client.xpending_range("s", "g", "-", "+", 10)
+        assert (client.xinfo_groups("s")[1]["entries-read"], pending["times_delivered"]) == (most, most)
+        assert client.restore("copy", 0, client.dump("s")) == b"OK"
+        digests = client.execute_command("DEBUG", "DIGEST-VALUE", "s", "copy")
+        assert digests[0] == digests[1]
+        client.delete("copy")
+        kill(server)
+    for save in (False, True):
+        with serve(tmp_path, enable_debug_command="yes") as (server, client):
+            assert contents(client) == before
+            if save:
+                client.bgrewriteaof()
+                wait_until(lambda client=client: client.info("persistence")["aof_rewrite_in_progress"] == 0)
+            kill(server)
+    with serve(tmp_path, enable_debug_command="yes") as (server, client):
+        assert contents(client) == before
+
+
+def test_a_count_of_redis_that_wrapped_around_is_unknown_here(pair: Pair) -> None:
+    pair.words("DEL s t")
+    pair.words("XADD s 1-1 a b")
+    pair.words(f"XGROUP CREATE s g 0 ENTRIESREAD {2**63 - 1}")
+    pair.redis.send((b"XREADGROUP", b"GROUP", b"g", b"c", b"NOACK", b"STREAMS", b"s", b">"), (b"DUMP", b"s"))
+    pair.redis.read()
+    _, payload = pair.redis.read()
+    pair.ours.send((b"RESTORE", b"t", b"0", payload), (b"XINFO", b"GROUPS", b"t"))
+    assert pair.ours.read() == ("+", b"OK")
+    ((_, fields),) = pair.ours.read()[1]
+    reads = [value for (_, name), (_, value) in itertools.pairwise(fields) if name == b"entries-read"]
+    assert reads in ([None], [b""]), "null, by RESP2 and RESP3"

@@ -219,7 +219,7 @@ void stream_record_pending(struct client *client, const struct resp_argument *ke
     xstream_id_format(id, text);
     xstream_id_format(group->last_id, last);
     snprintf(time, sizeof time, "%" PRId64, pending->delivered_ms);
-    snprintf(count, sizeof count, "%" PRIu64, pending->deliveries & INT64_MAX);
+    snprintf(count, sizeof count, "%" PRIu64, pending->deliveries);
     const struct resp_argument words[] = {
         stream_word("XCLAIM"),
         *key,

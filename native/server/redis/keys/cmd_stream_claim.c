@@ -209,7 +209,7 @@ static bool take(struct claim *claim, struct xstream_id id) {
     if (claim->deliveries >= 0)
         pending->deliveries = (uint64_t)claim->deliveries;
     else if (!claim->only_ids)
-        pending->deliveries++;
+        xstream_pending_count_delivery(pending);
     record(claim, id, pending);
     return true;
 }

@@ -218,7 +218,7 @@ static void serve_history(const struct serving *serving, struct xstream_id behin
         struct xstream_pending *pending = id_index_slot(position)->value;
         if (reply_stream_entry_of(client, serving->stream, id)) {
             pending->delivered_ms = stream_now_ms(client);
-            pending->deliveries++;
+            xstream_pending_count_delivery(pending);
             stream_record_pending(client, &client->argv[serving->key], serving->group, id, pending);
             stream_changed_aside(client, NULL, serving->key);
         } else {

@@ -56,6 +56,7 @@ struct script_engine {
     bool has_functions; /* it is that of functions */
     lua_State *lua; /* NULL: made when first needed */
     size_t memory_bytes;
+    bool frees; /* its limit does not count: what frees memory takes a little first */
     struct client *client; /* runs the commands that scripts call */
 
     /* the script that runs */

@@ -24,7 +24,8 @@ void *script_allocate(void *context, void *pointer, size_t old_bytes, size_t new
         return NULL;
     }
     size_t limit = (size_t)engine->server->config.script_memory_limit_bytes;
-    if (new_bytes > old_bytes && engine->memory_bytes + (new_bytes - old_bytes) > limit) return NULL;
+    bool is_over = new_bytes > old_bytes && engine->memory_bytes + (new_bytes - old_bytes) > limit;
+    if (is_over && !engine->frees) return NULL;
     void *moved = memory_realloc(pointer, new_bytes);
     if (moved) engine->memory_bytes += new_bytes - old_bytes;
     return moved;

@@ -31,6 +31,13 @@ void script_engine_free(struct script_engine *engine) {
     memory_free(engine->flat);
 }
 
+/* Calls what frees memory: first it takes a little. Leaves the stack as it is. */
+static void call_to_free(struct script_engine *engine, lua_CFunction function, void *context) {
+    engine->frees = true;
+    if (lua_cpcall(engine->lua, function, context) != 0) lua_pop(engine->lua, 1);
+    engine->frees = false;
+}
+
 static int compile(lua_State *lua) {
     struct script_source *source = lua_touserdata(lua, 1);
     if (script_load_chunk(lua, source->text, source->length, source->name)) return lua_error(lua);
@@ -38,8 +45,20 @@ static int compile(lua_State *lua) {
     return 0;
 }
 
+/* Lua collects nothing while it compiles: some of the garbage goes after it, so that many sources, which may all be wrong,
+ * leave no more than a few do. */
+static int collect_some(lua_State *lua) {
+    const size_t *grown_bytes = lua_touserdata(lua, 1);
+    lua_gc(lua, LUA_GCSTEP, (int)(*grown_bytes >> 10) + 1);
+    return 0;
+}
+
 bool script_compile(struct script_engine *engine, struct script_source *source) {
-    return lua_cpcall(engine->lua, compile, source) == 0;
+    size_t before_bytes = engine->memory_bytes;
+    bool compiled = lua_cpcall(engine->lua, compile, source) == 0;
+    size_t grown_bytes = engine->memory_bytes > before_bytes ? engine->memory_bytes - before_bytes : 0;
+    call_to_free(engine, collect_some, &grown_bytes);
+    return compiled;
 }
 
 /* ---- one call ------------------------------------------------------------------------------------------------- */
@@ -126,11 +145,23 @@ static void send_error(lua_State *lua, struct script_engine *engine) {
         reply_error(client, "%s", message);
 }
 
+/* The arguments of a call are garbage when it has ended. */
+static void forget_arguments(lua_State *lua, const struct script_engine *engine) {
+    lua_rawgeti(lua, LUA_REGISTRYINDEX, engine->globals);
+    for (int i = 0; i < 2; i++) {
+        lua_pushnil(lua);
+        lua_setfield(lua, -2, i == 0 ? "KEYS" : "ARGV");
+    }
+    lua_settop(lua, 0);
+}
+
 void script_collect_garbage(lua_State *lua, struct script_engine *engine) {
     lua_settop(lua, 0);
     script_buffer_trim(lua);
     size_t most = (size_t)engine->server->config.script_memory_limit_bytes / 4;
     if (most > COLLECT_BYTES) most = COLLECT_BYTES;
+    if (engine->memory_bytes <= most) return;
+    if (!engine->has_functions) forget_arguments(lua, engine);
     for (int round = 0; round < 2; round++) /* the first may have begun when what is garbage now was not */
         while (engine->memory_bytes > most && !lua_gc(lua, LUA_GCSTEP, COLLECT_STEP)) exclusive_rest(engine->server);
 }
@@ -196,7 +227,7 @@ static void run_script(struct client *caller) {
     propagate_begin(server);
     if (lua_cpcall(engine->lua, run_protected, engine) != 0) {
         send_failure(engine);
-        lua_cpcall(engine->lua, collect_protected, engine);
+        call_to_free(engine, collect_protected, engine);
     }
     propagate_end(server);
     lua_settop(engine->lua, 0);
