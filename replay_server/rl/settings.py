@@ -233,7 +233,7 @@ PROFILES: dict[str, dict[str, Any]] = {
         "loss": "hl-gauss",
         "n_step": 5,
         "batch_size": 64,
-        # Breakout reaches a score of 29 with 2, and of 12 with 8; Pong learns sooner with 8 (docs/results.md).
+        # Breakout reaches a score of 29 with 2, and of 12 with 8; Pong learns sooner with 4 or 8 (docs/results.md).
         "samples_per_insert": 8.0,
         "optimizer": "adam",
         "learning_rate": 1e-3,
