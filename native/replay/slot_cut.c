@@ -50,7 +50,8 @@ bool slot_cut_holds(struct slot_cut *cut, uint32_t slot) {
     if (slot >= cut->slots) return false;
     if (cut->describe) cut->describe(cut, slot);
     if (cut->failed || bitmap_has(cut->passed, slot)) return false;
-    if (cut->held_count == cut->held_limit) {
+    /* A record may name the slot as the next one to be entered: then it has to be free. */
+    if (cut->held_count == cut->held_limit || cut->store->takes_by_number) {
         write_slots(cut, &slot, 1);
         return false;
     }

@@ -138,11 +138,22 @@ static bool shows_data(const struct client *client, const struct command *comman
     return !(command->flags & COMMAND_STALE);
 }
 
+static bool changes_tables(const struct client *client, const struct command *command, uint32_t argc,
+                           const struct resp_argument *argv, void *context) {
+    (void)client, (void)argc, (void)argv, (void)context;
+    enum command_data data = command->group->data;
+    return (command->flags & COMMAND_WRITE) && (data == DATA_TABLES || data == DATA_BESIDE_KEYS);
+}
+
 /* A replica shows what its primary has, as far as it knows of it. NULL: it may run the request. */
 static const char *refuse_as_replica(const struct client *client) {
     const struct server *server = client->server;
     const struct command *command = client->command;
     if (server->config.replication.is_read_only && (upcalls.transaction_flags(client, command) & COMMAND_WRITE))
+        return READONLY_REFUSAL;
+    /* What the primary tells of tables follows from what they are. */
+    if (server->follows_tables && (changes_tables(client, command, 0, NULL, NULL) ||
+                                   upcalls.transaction_has(client, command, changes_tables, NULL)))
         return READONLY_REFUSAL;
     bool is_stale = !server->config.replication.serves_stale_data && !upcalls.replication_is_up(server);
     if (!is_stale) return NULL;

@@ -117,10 +117,35 @@ static void record(struct server *server, enum changes_reader reader, const stru
     tell_added(server, reader, added);
 }
 
-/* Weights and gradients are not replicated. What is published is, although it changes nothing. */
-static bool concerns_replicas(const struct command *command, bool changed) {
-    if (command->group->data == DATA_BESIDE_KEYS) return false;
-    return changed || ((command->flags & COMMAND_PUBSUB) && (command->flags & COMMAND_MAY_REPLICATE));
+/* "*2 PING $…", up to the first byte of what it carries, of which there are `bytes`. */
+static bool add_carrier(struct server *server, struct append_buffer *buffer, size_t bytes) {
+    struct changes *changes = &server->changes;
+    char head[64];
+    int length = snprintf(head, sizeof head, "*2\r\n$4\r\nPING\r\n$%zu\r\n", bytes);
+    return add_transaction(changes, &changes->told[CHANGES_FOR_REPLICAS], buffer) &&
+           append_buffer_add(buffer, head, (size_t)length);
+}
+
+/* Weights and gradients are in no database, and whatever is carried together is run together. */
+static void record_carried(struct client *client) {
+    struct server *server = client->server;
+    struct append_buffer *buffer = buffer_of(server, CHANGES_FOR_REPLICAS), *carried = &server->changes.instead;
+    bool added = server->changes.instead_count > 0 || add_command(carried, client->argc, client->argv);
+    server->changes.instead_count += server->changes.instead_count == 0; /* it is cleared with the others */
+    added = added && add_carrier(server, buffer, sizeof PROPAGATE_COMMANDS + carried->total) &&
+            append_buffer_add(buffer, PROPAGATE_COMMANDS, sizeof PROPAGATE_COMMANDS) &&
+            append_buffer_copy(buffer, carried) && append_buffer_add(buffer, "\r\n", 2);
+    tell_added(server, CHANGES_FOR_REPLICAS, added);
+}
+
+static void record_for_replicas(struct client *client, bool changed) {
+    const struct command *command = client->command;
+    bool is_published = (command->flags & COMMAND_PUBSUB) && (command->flags & COMMAND_MAY_REPLICATE);
+    if (command->group->data == DATA_BESIDE_KEYS) {
+        if (changed && client->server->streams_tables) record_carried(client);
+    } else if (changed || is_published) { /* although what is published changes nothing */
+        record(client->server, CHANGES_FOR_REPLICAS, client);
+    }
 }
 
 void propagate_call(struct client *client, bool changed) {
@@ -132,8 +157,7 @@ void propagate_call(struct client *client, bool changed) {
     if (!for_file && !for_replicas && !changes->lost) return;
     if (in_part) lose(server);
     if (for_file && changed && !in_part && !changes->nothing) record(server, CHANGES_FOR_FILE, client);
-    if (for_replicas && !in_part && !changes->nothing && concerns_replicas(client->command, changed))
-        record(server, CHANGES_FOR_REPLICAS, client);
+    if (for_replicas && !in_part && !changes->nothing) record_for_replicas(client, changed);
     if (changes->instead_count > 0) {
         append_buffer_clear(&changes->instead);
         changes->instead_count = 0;
@@ -159,20 +183,52 @@ void propagate_to_replicas(struct server *server, uint32_t argc, const struct re
     if (buffer) tell_added(server, CHANGES_FOR_REPLICAS, add_command(buffer, argc, argv));
 }
 
-uint8_t *propagate_record(struct server *server, const char *table, size_t bytes) {
-    struct append_buffer *buffer = buffer_of(server, CHANGES_FOR_FILE);
-    if (!buffer) return NULL;
+/* What stands before a record, and how long the argument is that it ends. */
+static bool add_record_head(struct server *server, enum changes_reader reader, const char *table, size_t bytes) {
+    struct append_buffer *buffer = buffer_of(server, reader);
+    struct changes *changes = &server->changes;
+    size_t name_length = strlen(table);
     char head[64];
     int length = snprintf(head, sizeof head, "$%zu\r\n", bytes);
-    struct changes *changes = &server->changes;
-    bool added =
-        add_transaction(changes, &changes->told[CHANGES_FOR_FILE], buffer) && append_buffer_add_head(buffer, 3) &&
-        append_buffer_add_word(buffer, PROPAGATE_RECORD, strlen(PROPAGATE_RECORD), NULL) &&
-        append_buffer_add_word(buffer, table, strlen(table), NULL) && append_buffer_add(buffer, head, (size_t)length);
-    uint8_t *room = added ? append_buffer_room(buffer, bytes + 2) : NULL;
-    tell_added(server, CHANGES_FOR_FILE, room);
+    if (reader == CHANGES_FOR_REPLICAS)
+        return add_carrier(server, buffer, sizeof PROPAGATE_RECORD + name_length + 1 + bytes) &&
+               append_buffer_add(buffer, PROPAGATE_RECORD, sizeof PROPAGATE_RECORD) &&
+               append_buffer_add(buffer, table, name_length + 1);
+    return add_transaction(changes, &changes->told[reader], buffer) && append_buffer_add_head(buffer, 3) &&
+           append_buffer_add_word(buffer, PROPAGATE_RECORD, strlen(PROPAGATE_RECORD), NULL) &&
+           append_buffer_add_word(buffer, table, name_length, NULL) &&
+           append_buffer_add(buffer, head, (size_t)length);
+}
+
+/* Room that both readers share. */
+static uint8_t *add_shared_record(struct server *server, const char *table, size_t bytes) {
+    struct blob *blob = blob_new(bytes);
+    for (int reader = 0; reader < CHANGES_READERS; reader++) {
+        struct append_buffer *buffer = buffer_of(server, reader);
+        bool added = blob && add_record_head(server, reader, table, bytes) && append_buffer_add_blob(buffer, blob) &&
+                     append_buffer_add(buffer, "\r\n", 2);
+        tell_added(server, reader, added);
+    }
+    uint8_t *room = blob && blob->references > 1 ? blob->data : NULL; /* else whoever was to have it is told that it is lost */
+    blob_release(blob);
+    return room;
+}
+
+static uint8_t *add_record_for(struct server *server, enum changes_reader reader, const char *table, size_t bytes) {
+    struct append_buffer *buffer = buffer_of(server, reader);
+    uint8_t *room = add_record_head(server, reader, table, bytes) ? append_buffer_room(buffer, bytes + 2) : NULL;
+    tell_added(server, reader, room);
     if (room) memcpy(room + bytes, "\r\n", 2);
     return room;
+}
+
+uint8_t *propagate_record(struct server *server, const char *table, size_t bytes, unsigned readers) {
+    bool for_file = readers & 1u << CHANGES_FOR_FILE && buffer_of(server, CHANGES_FOR_FILE);
+    bool for_replicas =
+        readers & 1u << CHANGES_FOR_REPLICAS && server->streams_tables && buffer_of(server, CHANGES_FOR_REPLICAS);
+    if (for_file && for_replicas) return add_shared_record(server, table, bytes);
+    if (for_file) return add_record_for(server, CHANGES_FOR_FILE, table, bytes);
+    return for_replicas ? add_record_for(server, CHANGES_FOR_REPLICAS, table, bytes) : NULL;
 }
 
 void propagate_begin(struct server *server) {

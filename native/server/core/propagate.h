@@ -11,12 +11,18 @@
 #include "persist/append_buffer.h"
 
 #define PROPAGATE_RECORD "REPLAY.APPLY" /* the command that a record of a table stands in */
+#define PROPAGATE_COMMANDS "REPLAY.RUN"
 
 struct client;
 struct resp_argument;
 struct server;
 
-/* Who reads the recorded commands. Replicas are sent changes of keys alone, and messages that were published. */
+/* Who reads the recorded commands. Replicas are sent messages that were published, too.
+ *
+ * All replicas read one stream, and a Redis among them knows neither records of tables nor commands for weights and
+ * gradients. So these are sent in the argument of a PING, which a Redis takes as a sign of life: PROPAGATE_RECORD, the table's
+ * name and the record, or PROPAGATE_COMMANDS and whole requests. A zero byte follows each word. They are sent only while
+ * server.streams_tables. */
 enum changes_reader { CHANGES_FOR_FILE, CHANGES_FOR_REPLICAS, CHANGES_READERS };
 
 struct changes_told {
@@ -52,8 +58,8 @@ void propagate_call(struct client *client, bool changed);
 /* A key that the server itself removed: its time was over, or its memory was wanted. */
 void propagate_removed(struct server *server, unsigned database, const uint8_t *key, size_t length);
 /* What happened to a table of experience (replay/table_journal.h): room for the record, to be filled at once; it stands in the
- * one order with what changes keys. NULL: it is not recorded. */
-uint8_t *propagate_record(struct server *server, const char *table, size_t bytes);
+ * one order with what changes keys. `readers`: a bit for each that is told, by enum changes_reader. NULL: none records it. */
+uint8_t *propagate_record(struct server *server, const char *table, size_t bytes, unsigned readers);
 /* What a transaction or a script changes is recorded as one: all of it is loaded, or nothing. They nest. */
 void propagate_begin(struct server *server);
 void propagate_end(struct server *server);

@@ -232,6 +232,8 @@ struct server {
     struct { /* its place in replication */
         bool is_replica;        /* follows another server */
         uint32_t good_replicas; /* that have acknowledged something within min-replicas-max-lag */
+        bool streams_tables;    /* a primary's replicas are sent what happens to tables, weights and gradients … */
+        bool follows_tables;    /* … and a replica applies it: nobody else may change them */
     };
     struct exclusive exclusive; /* a script or a transaction that takes several turns */
     struct pause pause;         /* of clients' commands */

@@ -1,4 +1,4 @@
-/* export: one file at a time, for all who asked before its cut. */
+/* export: one cut at a time, for all who asked before it. */
 #include "server/durability/export.h"
 
 #include <errno.h>
@@ -16,6 +16,8 @@
 #include "server/core/server.h"
 #include "server/durability/durability_part.h"
 #include "server/durability/snapshots.h"
+#include "server/replay/replay_log.h"
+#include "server/replay/replay_part.h"
 
 #define CUT_NAME "sync.cut"
 #define LOOK_AGAIN_US 2000u /* while the thread works, or another snapshot runs */
@@ -32,10 +34,11 @@ struct exported {
 struct conversion {
     struct worker_job job;
     bool compresses;
+    bool converts, keeps_cut; /* somebody waits for Redis's format, for the snapshot itself */
     int database; /* of the changes that follow the file */
     atomic_bool stop;
-    int out; /* −1: it failed */
-    uint64_t bytes;
+    int cut, out; /* −1: it failed, or nobody waits for it */
+    uint64_t cut_bytes, bytes;
     struct error error;
 };
 
@@ -101,7 +104,7 @@ void export_forget(struct export *export, struct export_request *request) {
 /* ---- making the file ------------------------------------------------------------------------------------------------- */
 
 /* Those who wait for a later one stay. */
-static void tell_made(struct export *export, struct exported *exported, const struct error *error) {
+static void tell_made(struct export *export, struct exported *keys, struct exported *all, const struct error *error) {
     struct export_request **link = &export->waiting;
     export->state = EXPORT_NONE;
     while (*link) {
@@ -111,9 +114,10 @@ static void tell_made(struct export *export, struct exported *exported, const st
             continue;
         }
         *link = request->next;
-        request->made(request, exported, error);
+        request->made(request, request->with_tables ? all : keys, error);
     }
-    if (exported) release(exported);
+    if (keys) release(keys);
+    if (all) release(all);
 }
 
 static int open_unnamed(struct error *error) {
@@ -129,69 +133,94 @@ static void convert(struct worker_job *job) {
     struct conversion *conversion = (struct conversion *)(void *)job;
     int cut = open(CUT_NAME, O_RDONLY | O_CLOEXEC);
     unlink(CUT_NAME);
-    conversion->out = -1;
     if (cut < 0) {
         error_set(&conversion->error, ERROR_GENERIC, "cannot read the cut: %s", strerror(errno));
         return;
     }
-    int out = open_unnamed(&conversion->error);
+    int out = conversion->converts ? open_unnamed(&conversion->error) : -1;
     if (out >= 0 && rdb_file_from_snapshot(cut, out, conversion->compresses, conversion->database, &conversion->stop,
                                            &conversion->bytes, &conversion->error)) {
         close(out);
         out = -1;
     }
-    close(cut);
     conversion->out = out;
+    conversion->cut = conversion->keeps_cut ? cut : -1;
+    if (!conversion->keeps_cut) close(cut);
 }
 
 static void cut_ended(struct server *server, uint64_t bytes, const struct error *error) {
     struct export *export = server->durability->export;
-    (void)bytes;
     if (error->code != ERROR_NONE) {
-        tell_made(export, NULL, error);
+        tell_made(export, NULL, NULL, error);
         return;
     }
+    export->conversion.cut_bytes = bytes;
     export->state = EXPORT_CONVERTING;
     worker_give(export->worker, &export->conversion.job);
 }
 
+/* What is sent to replicas tells of tables, or can from now on. */
+static bool may_have_tables(const struct server *server) {
+    return !server->is_replica || server->follows_tables;
+}
+
+static bool someone_takes_tables(const struct export *export) {
+    const struct export_request *request = export->waiting;
+    while (request && !request->takes_tables) request = request->next;
+    return request && may_have_tables(export->server);
+}
+
 static void begin(struct export *export) {
     struct error error = {.code = ERROR_NONE};
-    struct snapshots *snapshots = export->server->durability->snapshots;
+    struct server *server = export->server;
+    struct snapshots *snapshots = server->durability->snapshots;
+    bool with_tables = someone_takes_tables(export);
     if (!export->worker) export->worker = worker_new();
     export->number++;
     export->state = EXPORT_CUTTING;
-    export->conversion =
-        (struct conversion){.job = {.run = convert}, .compresses = export->server->config.rdbcompression != 0};
-    for (struct export_request *request = export->waiting; request; request = request->next)
+    export->conversion = (struct conversion){
+        .job = {.run = convert}, .compresses = server->config.rdbcompression != 0, .cut = -1, .out = -1};
+    for (struct export_request *request = export->waiting; request; request = request->next) {
         request->number = export->number;
-    if (!export->worker)
+        request->with_tables = request->takes_tables && with_tables;
+        export->conversion.keeps_cut |= request->with_tables;
+        export->conversion.converts |= !request->with_tables;
+    }
+    if (!export->worker || (with_tables && !replay_log_begin_stream(server->replay->tables)))
         error_set(&error, ERROR_GENERIC, "out of memory or threads");
     else
-        snapshots_begin_base(snapshots, ".", CUT_NAME, false, cut_ended, &error);
+        snapshots_begin_base(snapshots, ".", CUT_NAME, with_tables, cut_ended, &error);
     if (error.code != ERROR_NONE) {
-        tell_made(export, NULL, &error);
+        tell_made(export, NULL, NULL, &error);
         return;
     }
     for (struct export_request *request = export->waiting; request; request = request->next)
         export->conversion.database = request->begun(request);
 }
 
-static void converted(struct export *export) {
-    struct conversion *conversion = &export->conversion;
-    struct exported *exported = conversion->out >= 0 ? memory_alloc(sizeof *exported) : NULL;
+/* The descriptor is closed. NULL: there is none, or no memory. */
+static struct exported *map(int descriptor, uint64_t bytes) {
+    struct exported *exported = descriptor >= 0 ? memory_alloc(sizeof *exported) : NULL;
     if (exported) {
-        *exported = (struct exported){.references = 1, .length = (size_t)conversion->bytes};
-        exported->data = memory_map_file(conversion->out, exported->length);
+        *exported = (struct exported){.references = 1, .length = (size_t)bytes};
+        exported->data = memory_map_file(descriptor, exported->length);
         if (!exported->data) {
             memory_free(exported);
             exported = NULL;
         }
     }
-    if (conversion->out >= 0) close(conversion->out);
-    if (!exported && conversion->error.code == ERROR_NONE)
+    if (descriptor >= 0) close(descriptor);
+    return exported;
+}
+
+static void converted(struct export *export) {
+    struct conversion *conversion = &export->conversion;
+    struct exported *keys = map(conversion->out, conversion->bytes);
+    struct exported *all = map(conversion->cut, conversion->cut_bytes);
+    bool lacks = (conversion->converts && !keys) || (conversion->keeps_cut && !all);
+    if (lacks && conversion->error.code == ERROR_NONE)
         error_set(&conversion->error, ERROR_GENERIC, "no memory for the file");
-    tell_made(export, exported, &conversion->error);
+    tell_made(export, keys, all, &conversion->error);
 }
 
 uint64_t export_step(struct export *export) {
@@ -199,7 +228,9 @@ uint64_t export_step(struct export *export) {
     switch (export->state) {
     case EXPORT_NONE:
         if (!export->waiting || server->ending.begun) return CLOCK_NEVER;
-        if (snapshots_may_begin(server->durability->snapshots) && server->changes.depth == 0) begin(export);
+        if (snapshots_may_begin(server->durability->snapshots) && server->changes.depth == 0 &&
+            (!someone_takes_tables(export) || replay_log_is_whole(server->replay->tables)))
+            begin(export);
         return server->now_us + LOOK_AGAIN_US;
     case EXPORT_CUTTING: return CLOCK_NEVER; /* the snapshots tell */
     default: break;
@@ -219,5 +250,6 @@ void export_free(struct export *export) {
     atomic_store(&export->conversion.stop, true);
     worker_free(export->worker);
     if (export->state == EXPORT_CONVERTING && export->conversion.out > 0) close(export->conversion.out);
+    if (export->state == EXPORT_CONVERTING && export->conversion.cut > 0) close(export->conversion.cut);
     memory_free(export);
 }

@@ -1,9 +1,9 @@
-/* export: makes a file for Redis out of the store, for replicas. The file shows one moment, and clients are served
- * meanwhile.
+/* export: makes files for replicas: one for Redis out of the store, and a snapshot of everything for a replica of this kind.
+ * Both show the same moment, and clients are served meanwhile.
  *
- * The store is cut as for a base of the append-only file, and written to a snapshot in slices. A thread turns that
- * into Redis's format, a key at a time, in a file without a name. The file is mapped and sent as fast as clients
- * read. */
+ * Store and tables are cut as for a base of the append-only file, and written to a snapshot in slices. A thread turns that
+ * into Redis's format where somebody waits for it, a key at a time. The files have no names. They are mapped, and sent as fast
+ * as clients read. */
 #ifndef REPLAY_SERVER_EXPORT_H
 #define REPLAY_SERVER_EXPORT_H
 
@@ -17,6 +17,8 @@ struct exported; /* a file that was made; it goes with its last source */
 struct export_request {
     struct export_request *next;
     uint64_t number; /* of the file that will do; 0: one that has not been begun */
+    bool takes_tables; /* said by who asks: it can read a snapshot */
+    bool with_tables;  /* said by the export when it has begun: it gets one */
     /* The store has just been cut: the file holds what was changed before, and nothing of what will be. Returns the database
      * of the changes that come next, for the file to name. */
     int (*begun)(struct export_request *request);

@@ -20,6 +20,7 @@
 #include "server/redis/acl/acl.h"
 #include "server/redis/script/functions.h"
 #include "server/replay/gradients_registry.h"
+#include "server/replay/replay_follow.h"
 #include "server/replay/replay_part.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/weights_registry.h"
@@ -105,7 +106,7 @@ int restore_adopt_libraries(struct server *server, const struct store_content *c
     return 0;
 }
 
-int restore_adopt_store(struct server *server, struct store_content *content, struct error *error) {
+static int adopt_beside(struct server *server, const struct store_content *content, struct error *error) {
     for (const struct store_weights *weights = content->weights; weights; weights = weights->next)
         if (!weights_registry_adopt(server->replay->weights, weights->key, weights->key_length, weights->version,
                                     weights->blob))
@@ -114,6 +115,11 @@ int restore_adopt_store(struct server *server, struct store_content *content, st
         if (gradients_registry_adopt(server->replay->gradients, saved->key, saved->key_length, saved->version,
                                      saved->blob, error))
             return -1;
+    return 0;
+}
+
+int restore_adopt_store(struct server *server, struct store_content *content, struct error *error) {
+    if (adopt_beside(server, content, error)) return -1;
     if (restore_adopt_libraries(server, content, error)) return -1;
     store_adopt(server->store, content->store);
     server->durability->snapshots->loaded_keys = content->keys;
@@ -130,6 +136,16 @@ int restore_replace_keys(struct server *server, struct store_content *content, s
     snapshots->loaded_keys = content->keys;
     append_log_replaced(server->durability->append_log);
     return 0;
+}
+
+int restore_replace_all(struct server *server, struct snapshot_content *content, struct error *error) {
+    struct replay_part *replay = server->replay;
+    if (replay_follow_adopt(replay->tables, content->tables, content->count, error)) return -1;
+    content->count = 0; /* they are the registry's */
+    weights_registry_clear(replay->weights);
+    gradients_registry_clear(replay->gradients);
+    if (adopt_beside(server, &content->store, error)) return -1;
+    return restore_replace_keys(server, &content->store, error);
 }
 
 static void say_left_out(uint64_t keys, const char *why, struct text *said) {

@@ -16,10 +16,14 @@ void restore_give_up(struct snapshots *snapshots);
 int restore_again(struct snapshots *snapshots, const char *path, struct error *error);
 
 struct server;
+struct snapshot_content;
 struct store_content;
 /* The keys and libraries that were read take the place of those there are; weights, gradients and tables stay. No snapshot
  * may run. */
 int restore_replace_keys(struct server *server, struct store_content *content, struct error *error);
+/* As do the weights, gradients and durable tables that were read with them: the tables follow a primary's from then on, also
+ * where something else was refused. */
+int restore_replace_all(struct server *server, struct snapshot_content *content, struct error *error);
 /* Puts keys, weights, gradients and libraries of a snapshot into the server's store, which is empty. */
 int restore_adopt_store(struct server *server, struct store_content *content, struct error *error);
 /* The libraries alone; those of the same names that are there go. */

@@ -21,6 +21,7 @@
 #include "server/durability/unsaved.h"
 #include "server/redis/script/functions.h"
 #include "server/replay/gradients_registry.h"
+#include "server/replay/replay_log.h"
 #include "server/replay/replay_part.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/weights_registry.h"
@@ -72,7 +73,7 @@ static int retain_tables(struct snapshots *snapshots, struct table **tables, boo
     snapshots->entries = memory_alloc((registry->count + 1) * sizeof *snapshots->entries);
     if (!tables || !snapshots->entries) return error_set(error, ERROR_GENERIC, "out of memory for a snapshot");
     for (struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
-        if (durable && !table_has_journal(entry->table)) continue;
+        if (durable && !replay_log_has(entry)) continue;
         tables[snapshots->entry_count] = entry->table;
         snapshots->entries[snapshots->entry_count++] = entry;
         replay_entry_retain(entry); /* it may be dropped meanwhile */

@@ -124,6 +124,13 @@ bool gradients_registry_remove(struct gradients_registry *registry, const void *
     return true;
 }
 
+void gradients_registry_clear(struct gradients_registry *registry) {
+    for (struct gradients_entry *entry = registry->entries, *next; entry; entry = next) {
+        next = entry->next;
+        gradients_registry_remove(registry, entry->key, entry->key_length);
+    }
+}
+
 bool gradients_registry_holds_something(const struct gradients_registry *registry) {
     for (const struct gradients_entry *entry = registry->entries; entry; entry = entry->next)
         if (entry->queue) return true;

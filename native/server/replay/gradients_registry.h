@@ -39,6 +39,7 @@ struct wait_queue *gradients_registry_takers(struct gradients_registry *registry
 uint32_t gradients_registry_count_takers(const struct gradients_registry *registry, const void *key, size_t length);
 /* Forgets what waits and every name. Who waits there goes on. False: there was nothing. */
 bool gradients_registry_remove(struct gradients_registry *registry, const void *key, size_t length);
+void gradients_registry_clear(struct gradients_registry *registry); /* removes every key */
 bool gradients_registry_holds_something(const struct gradients_registry *registry);
 uint64_t gradients_vector_bytes(const struct gradients_entry *entry); /* of all that wait */
 

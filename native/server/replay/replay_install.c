@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "replay/table_adopt.h"
 #include "server/core/server.h"
+#include "server/core/upcalls.h"
 #include "server/replay/replay_log.h"
 #include "server/replay/replay_registry.h"
 
@@ -47,6 +48,9 @@ int replay_registry_install(struct replay_registry *registry, struct table *cons
     struct replay_entry **entries = memory_calloc(count + 1, sizeof *entries);
     int failed = entries ? check(registry, tables, count, said, error)
                          : error_set(error, ERROR_GENERIC, "out of memory for %u tables", count);
+    if (!failed && count > 0 && registry->server->follows_tables)
+        failed = error_set(error, ERROR_GENERIC,
+                           "this replica has its primary's tables: restore them there, or send REPLICAOF NO ONE first");
     for (uint32_t i = 0; i < count && !failed; i++) {
         entries[i] = replay_registry_entry_new(registry, tables[i]);
         if (!entries[i]) failed = error_set(error, ERROR_GENERIC, "out of memory for %u tables", count);
@@ -65,6 +69,8 @@ int replay_registry_install(struct replay_registry *registry, struct table *cons
         replay_registry_enter(registry, entries[i]);
         replay_log_restored(entries[i]);
     }
+    /* Records cannot tell what was restored: replicas are sent everything again. */
+    if (!failed && count > 0 && registry->server->streams_tables) upcalls.replication_lost(registry->server);
     memory_free(entries);
     return failed;
 }

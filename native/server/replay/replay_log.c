@@ -1,4 +1,4 @@
-/* replay_log: journals of tables, and tables made out of them. */
+/* replay_log: journals of tables, for a file and for replicas, and tables made out of them. */
 #include "server/replay/replay_log.h"
 
 #include <inttypes.h>
@@ -25,7 +25,8 @@ static const char *name_of(const struct replay_entry *entry) {
 
 static uint8_t *record(struct table_journal_sink *sink, size_t bytes) {
     struct replay_entry *entry = (struct replay_entry *)(void *)((char *)sink - offsetof(struct replay_entry, journal));
-    return entry->logged ? propagate_record(entry->registry->server, name_of(entry), bytes) : NULL;
+    unsigned readers = (unsigned)entry->logged << CHANGES_FOR_FILE | (unsigned)entry->streamed << CHANGES_FOR_REPLICAS;
+    return propagate_record(entry->registry->server, name_of(entry), bytes, readers);
 }
 
 static int open_journal(struct replay_entry *entry, struct error *error) {
@@ -34,74 +35,105 @@ static int open_journal(struct replay_entry *entry, struct error *error) {
 }
 
 /* Without memory for its journal the table stays out of the file, as one that is not durable. */
-static bool begin_journal(struct replay_entry *entry) {
+bool replay_log_open(struct replay_entry *entry) {
     struct error error;
     if (open_journal(entry, &error) == 0) return true;
     log_event(LOG_WARNING, "table_not_logged", LOG_FIELDS({"table", .text = name_of(entry)}),
-              "%s; what happens to it is not in the append-only file", error.message);
+              "%s; what happens to it is neither in the append-only file nor sent to replicas", error.message);
     return false;
 }
 
+bool replay_log_has(const struct replay_entry *entry) {
+    return table_has_journal(entry->table) || entry->followed;
+}
+
+void replay_log_recount(struct replay_registry *registry) {
+    registry->unlogged = 0;
+    for (const struct replay_entry *entry = registry->entries; entry && registry->logs; entry = entry->next)
+        registry->unlogged += replay_log_has(entry) && !entry->logged;
+}
+
 int replay_log_begin(struct replay_entry *entry, struct error *error) {
-    return entry->registry->logs && is_durable(entry) ? open_journal(entry, error) : 0;
+    const struct replay_registry *registry = entry->registry;
+    return (registry->logs || registry->server->streams_tables) && is_durable(entry) ? open_journal(entry, error) : 0;
 }
 
 void replay_log_created(struct replay_entry *entry) {
     if (!table_has_journal(entry->table)) return;
-    entry->logged = true;
-    if (table_journal_tell_created(entry->table)) return;
-    entry->logged = false; /* the next base has it */
-    entry->registry->unlogged++;
-    struct server *server = entry->registry->server;
-    if (upcalls.append_log_buffer(server)) upcalls.append_log_lost(server); /* there was no memory to write its spec */
+    struct replay_registry *registry = entry->registry;
+    struct server *server = registry->server;
+    entry->logged = registry->logs && upcalls.append_log_buffer(server); /* else the next base has it */
+    entry->streamed = server->streams_tables;
+    if (!table_journal_tell_created(entry->table)) { /* there was no memory to write its spec */
+        if (entry->logged) upcalls.append_log_lost(server);
+        if (entry->streamed) upcalls.replication_lost(server);
+        entry->logged = entry->streamed = false;
+    }
+    replay_log_recount(registry);
 }
 
 void replay_log_restored(struct replay_entry *entry) {
     struct replay_registry *registry = entry->registry;
     if (table_has_journal(entry->table)) return; /* it has replaced one */
-    if (registry->logs && is_durable(entry) && begin_journal(entry)) registry->unlogged++;
+    if (registry->logs && is_durable(entry)) replay_log_open(entry);
+    replay_log_recount(registry);
 }
 
 /* The file keeps the former table until a base has the new one, so that a kill before that brings it back. */
 void replay_log_replaced(struct replay_entry *former, struct replay_entry *entry) {
-    struct replay_registry *registry = entry->registry;
-    if (!table_has_journal(former->table) || !is_durable(entry) || !begin_journal(entry)) return;
+    if (!table_has_journal(former->table) || !is_durable(entry) || !replay_log_open(entry)) return;
     entry->former_logged = former->logged || former->former_logged;
-    if (former->logged) registry->unlogged++; /* else one takes the other's place */
-    former->logged = false;
+    former->logged = former->streamed = false;
     table_journal_end(former->table);
 }
 
 void replay_log_dropped(struct replay_entry *entry) {
     if (!table_has_journal(entry->table)) return;
     if (!entry->logged) {
-        entry->registry->unlogged--;
-        table_journal_write(entry->table); /* nowhere: only its end may be told */
+        table_journal_write(entry->table); /* not in the file: there only its end may be told */
         entry->logged = entry->former_logged;
     }
     table_journal_tell(entry->table, TABLE_JOURNAL_DROP, NULL, 0);
     table_journal_end(entry->table);
-    entry->logged = false;
+    entry->logged = entry->streamed = false;
+    replay_log_recount(entry->registry);
 }
 
 void replay_log_on(struct replay_registry *registry) {
     registry->logs = true;
-    registry->unlogged = 0;
     for (struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
-        if (!is_durable(entry) || !begin_journal(entry)) continue;
-        if (entry->logged)
-            table_apply_settle(entry->table);
-        else
-            registry->unlogged++;
+        if (!is_durable(entry) || replay_log_has(entry) || !replay_log_open(entry)) continue;
+        if (entry->logged) table_apply_settle(entry->table);
     }
+    replay_log_recount(registry);
 }
 
 void replay_log_off(struct replay_registry *registry) {
     registry->logs = false;
     registry->unlogged = 0;
     for (struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
-        table_journal_end(entry->table);
+        if (!entry->streamed) table_journal_end(entry->table);
         entry->logged = entry->former_logged = false;
+    }
+}
+
+bool replay_log_begin_stream(struct replay_registry *registry) {
+    bool all = true;
+    for (struct replay_entry *entry = registry->entries; entry; entry = entry->next)
+        if (is_durable(entry) && !replay_log_has(entry)) all &= replay_log_open(entry);
+    replay_log_recount(registry);
+    return all;
+}
+
+void replay_log_stream(struct replay_registry *registry) {
+    for (struct replay_entry *entry = registry->entries; entry; entry = entry->next)
+        entry->streamed = table_has_journal(entry->table);
+}
+
+void replay_log_end_stream(struct replay_registry *registry) {
+    for (struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
+        entry->streamed = false;
+        if (!registry->logs) table_journal_end(entry->table);
     }
 }
 
@@ -117,7 +149,7 @@ bool replay_log_lacks_tables(const struct replay_registry *registry) {
 
 bool replay_log_awaits_base(const struct replay_registry *registry, uint64_t base) {
     for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next)
-        if (table_has_journal(entry->table) && (!entry->logged || (base && entry->logged_from == base))) return true;
+        if (replay_log_has(entry) && (!entry->logged || (base && entry->logged_from == base))) return true;
     return false;
 }
 
@@ -129,20 +161,21 @@ bool replay_log_is_whole(const struct replay_registry *registry) {
 
 void replay_log_cut(struct replay_registry *registry, uint64_t base) {
     for (struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
-        if (entry->logged || !table_has_journal(entry->table)) continue;
+        if (entry->logged || !replay_log_has(entry)) continue;
         entry->logged = true;
         entry->logged_from = base;
-        registry->unlogged--;
-        table_journal_tell(entry->table, TABLE_JOURNAL_IN_BASE, &base, sizeof base);
+        /* Where there are followed tables that the file lacks, its increments count only with this base. */
+        if (!entry->followed) table_journal_tell(entry->table, TABLE_JOURNAL_IN_BASE, &base, sizeof base);
     }
+    replay_log_recount(registry);
 }
 
 void replay_log_cut_failed(struct replay_registry *registry, uint64_t base) {
     for (struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
         if (!entry->logged || entry->logged_from != base) continue;
         entry->logged = false;
-        registry->unlogged++;
     }
+    replay_log_recount(registry);
 }
 
 /* ---- reading ------------------------------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
-/* replay_log: tables in the append-only file. Each change of a durable table is a record there (replay/table_journal.h), in one
- * order with the changes of keys, weights and gradients, and in the same transactions.
+/* replay_log: tables in the append-only file, and in what replicas are sent. Each change of a durable table is a record there
+ * (replay/table_journal.h), in one order with the changes of keys, weights and gradients, and in the same transactions.
  *
  * A table is `logged` once the file has its beginning: a record of its creation, or a base that was cut with the table in it.
  * Of a table that is not, records have nothing to apply to, and none is written. The file then lacks the table, and whoever
@@ -30,6 +30,19 @@ bool replay_log_awaits_base(const struct replay_registry *registry, uint64_t bas
 bool replay_log_is_whole(const struct replay_registry *registry);
 void replay_log_cut(struct replay_registry *registry, uint64_t base); /* the base has all durable tables from here on */
 void replay_log_cut_failed(struct replay_registry *registry, uint64_t base);
+
+/* ---- for whoever has replicas ---- */
+/* Durable tables are told of from now on, and a cut of them all may follow. False: memory is exhausted for one of them. */
+bool replay_log_begin_stream(struct replay_registry *registry);
+void replay_log_stream(struct replay_registry *registry); /* the cut is made: replicas have them from here on */
+void replay_log_end_stream(struct replay_registry *registry);
+
+/* Begins to tell of a table. False: memory is exhausted, and neither files nor replicas will have it. */
+bool replay_log_open(struct replay_entry *entry);
+/* Whether files and replicas have the table. */
+bool replay_log_has(const struct replay_entry *entry);
+/* An entry has come or gone, or is another's follower now. */
+void replay_log_recount(struct replay_registry *registry);
 
 /* ---- reading it, before anyone is served ---- */
 void replay_log_adopt(struct replay_registry *registry, struct replay_entry *entry); /* a table of the base */

@@ -39,8 +39,10 @@ struct replay_entry {
     uint64_t incarnation; /* random: no table made anew under the same name has it; 19 decimal digits */
     uint32_t references; /* requests in progress and replies in flight */
     bool dropped;
-    /* What happens to it is told to the append-only file (replay_log.h). */
+    /* What happens to it is told to the append-only file and to replicas (replay_log.h). */
     struct table_journal_sink journal;
+    bool streamed; /* replicas have the table */
+    bool followed; /* it is made of what the primary tells: records alone change it (replay_follow.h) */
     bool logged; /* the file has the table … */
     uint64_t logged_from; /* … if this base of it was finished; 0: it has it in any case */
     bool former_logged; /* while it is not, the file has the table that it replaced */

@@ -17,12 +17,17 @@ static void free_entry(struct weights_entry *entry) {
     memory_free(entry);
 }
 
-void weights_registry_free(struct weights_registry *registry) {
-    while (registry && registry->entries) {
+void weights_registry_clear(struct weights_registry *registry) {
+    while (registry->entries) {
         struct weights_entry *next = registry->entries->next;
         free_entry(registry->entries);
         registry->entries = next;
     }
+    registry->count = 0;
+}
+
+void weights_registry_free(struct weights_registry *registry) {
+    if (registry) weights_registry_clear(registry);
     memory_free(registry);
 }
 

@@ -36,6 +36,7 @@ bool weights_registry_adopt(struct weights_registry *registry, const void *key, 
                             struct blob *blob);
 /* The link that points to the key's entry, or the last link. */
 struct weights_entry **weights_registry_find(struct weights_registry *registry, const struct resp_argument *key);
+void weights_registry_clear(struct weights_registry *registry);
 bool weights_registry_remove(struct weights_registry *registry, const struct resp_argument *key);
 
 /* Publishing in two steps, the second of which cannot fail, so that several keys change at once or none does. */

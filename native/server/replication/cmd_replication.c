@@ -8,6 +8,7 @@
 #include "server/core/command_table.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/redis_rows.h"
+#include "server/replication/carried.h"
 #include "server/replication/replicas.h"
 #include "server/replication/replication_part.h"
 
@@ -45,16 +46,28 @@ static bool is_of_history(const struct replication_part *part, const struct resp
     return memcmp(id->data, part->former_id, REPLICATION_ID_LENGTH) == 0 && offset <= part->former_until;
 }
 
+/* Whether a replica that goes on with the stream's bytes has the same tables, weights and gradients then, or is to keep its
+ * own. Where none are here nor there, the stream can begin to tell of them. */
+static bool agrees_on_tables(struct server *server, const struct replica *replica, int64_t offset) {
+    bool is_relay = server->is_replica && !server->follows_tables; /* of what a Redis sends */
+    if (!replica->takes_tables || is_relay) return true;
+    if (replica->has_tables) return server->replication->tables_from <= (uint64_t)offset - 1;
+    if (!replica->has_none || carried_is_something(server)) return false;
+    if (!server->is_replica) carried_begin(server);
+    return true;
+}
+
 static bool continues(struct client *client, struct replica *replica, int64_t offset) {
     struct replication_part *part = client->server->replication;
     char line[64];
     if (!is_of_history(part, &client->argv[1], offset) || offset < 1 ||
-        !replica_continue(replica, (uint64_t)offset - 1)) {
+        !agrees_on_tables(client->server, replica, offset) || !replica_continue(replica, (uint64_t)offset - 1)) {
         if (!argument_is(&client->argv[1], "?")) part->partial_refused++;
         return false;
     }
-    int length = snprintf(line, sizeof line, "+CONTINUE%s%s\r\n", replica->knows_ids ? " " : "",
-                          replica->knows_ids ? part->id : "");
+    bool tells = client->server->streams_tables || client->server->follows_tables;
+    int length = snprintf(line, sizeof line, "+CONTINUE%s%s%s\r\n", replica->knows_ids ? " " : "",
+                          replica->knows_ids ? part->id : "", replica->takes_tables && tells ? " TABLES" : "");
     client_send(client, line, (size_t)length);
     return true;
 }
@@ -113,7 +126,10 @@ static bool take_note(struct client *client, struct replica *replica, uint32_t i
         reply_error(client, "ERR REPLCONF ip-address provided by replica instance is too long: %zu bytes",
                     value->length);
     } else if (argument_is(name, "capa")) {
-        if (argument_is(value, "psync2")) replica->knows_ids = true;
+        replica->knows_ids |= argument_is(value, "psync2");
+        replica->takes_tables |= argument_is(value, "tables");
+        replica->has_tables |= argument_is(value, "tables-kept");
+        replica->has_none |= argument_is(value, "tables-none");
         return true;
     } else if (argument_is(name, "listening-port")) {
         if (!integer_argument(client, i + 1, &number)) return false;

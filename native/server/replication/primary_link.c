@@ -20,6 +20,7 @@
 #include "server/durability/durability_part.h"
 #include "server/durability/restore.h"
 #include "server/durability/snapshots.h"
+#include "server/replication/carried.h"
 #include "server/replication/received_file.h"
 #include "server/replication/replicas.h"
 #include "server/replication/replication_part.h"
@@ -107,6 +108,13 @@ __attribute__((format(printf, 2, 3))) static void fail(struct primary_link *link
     hang_up(link);
 }
 
+void link_diverged(struct server *server, const char *why) {
+    struct primary_link *link = link_of(server);
+    change_stream_drop(&server->replication->stream);
+    replicas_close(server->replication);
+    if (link->client) fail(link, "%s", why);
+}
+
 /* ---- the name ----------------------------------------------------------------------------------------------------------- */
 
 static void connect_to(struct primary_link *link, const struct addrinfo *address);
@@ -165,6 +173,17 @@ static void send_psync(struct primary_link *link) {
         SEND(link->client, "PSYNC", id, offset);
 }
 
+/* A Redis passes over those that it does not know. */
+static void send_capabilities(struct primary_link *link) {
+    const struct server *server = link->server;
+    if (server->follows_tables)
+        SEND(link->client, "REPLCONF", "capa", "eof", "capa", "psync2", "capa", "tables", "capa", "tables-kept");
+    else if (!carried_is_something(server))
+        SEND(link->client, "REPLCONF", "capa", "eof", "capa", "psync2", "capa", "tables", "capa", "tables-none");
+    else
+        SEND(link->client, "REPLCONF", "capa", "eof", "capa", "psync2", "capa", "tables");
+}
+
 /* Steps that there is nothing to say in are left out. */
 static void send_step(struct primary_link *link, enum link_step step) {
     const struct server_config *config = &link->server->config;
@@ -188,7 +207,7 @@ static void send_step(struct primary_link *link, enum link_step step) {
         break;
     }
     case STEP_HOST: SEND(link->client, "REPLCONF", "ip-address", settings->announce_host); break;
-    case STEP_CAPABILITIES: SEND(link->client, "REPLCONF", "capa", "eof", "capa", "psync2"); break;
+    case STEP_CAPABILITIES: send_capabilities(link); break;
     case STEP_PSYNC: send_psync(link); break;
     }
 }
@@ -204,9 +223,32 @@ static void go_up(struct primary_link *link) {
     link_acknowledge(link->server);
 }
 
-/* "+CONTINUE", or "+CONTINUE id": the history goes on, perhaps by another name since another server is the primary now. */
-static void go_on(struct primary_link *link, const char *id) {
+/* What is here was found to be what the primary has at this offset, or it tells of keys alone. False: something has come
+ * since then. */
+static bool go_on_with_tables(struct server *server, bool tells) {
+    if (!tells) {
+        carried_become_own(server, false);
+        return true;
+    }
+    if (server->follows_tables) return true;
+    if (carried_is_something(server)) return false;
+    carried_stop(server);
+    carried_tidy(server);
+    server->follows_tables = true;
+    server->replication->tables_from = change_stream_end(&server->replication->stream);
+    return true;
+}
+
+/* "+CONTINUE", or "+CONTINUE id", or "+CONTINUE id TABLES": the history goes on, perhaps by another name since another server
+ * is the primary now. */
+static void go_on(struct primary_link *link, const char *words) {
     struct replication_part *part = link->server->replication;
+    char id[REPLICATION_ID_LENGTH + 1] = "", tables[8] = "";
+    sscanf(words, "%40s %7s", id, tables);
+    if (!go_on_with_tables(link->server, strcmp(tables, "TABLES") == 0)) {
+        fail(link, "tables, weights or gradients were made here meanwhile");
+        return;
+    }
     if (strlen(id) == REPLICATION_ID_LENGTH && strcmp(id, part->id) != 0) {
         snprintf(part->former_id, sizeof part->former_id, "%s", part->id);
         part->former_until = (int64_t)change_stream_end(&part->stream) + 1;
@@ -226,7 +268,7 @@ static void take_psync_answer(struct primary_link *link, const char *line) {
     if (sscanf(line, "+FULLRESYNC %40s %" SCNu64, link->next_id, &link->next_offset) == 2 &&
         strlen(link->next_id) == REPLICATION_ID_LENGTH) {
         link->state = LINK_RECEIVES;
-        say(link, LOG_NOTICE, "primary_full", "all keys are asked for");
+        say(link, LOG_NOTICE, "primary_full", "all data are asked for");
         return;
     }
     fail(link, "PSYNC was answered by: %.200s", line);
@@ -283,7 +325,7 @@ static size_t take_line_bytes(struct primary_link *link, const uint8_t *bytes, s
     return length;
 }
 
-/* ---- all keys ----------------------------------------------------------------------------------------------------------- */
+/* ---- all data ----------------------------------------------------------------------------------------------------------- */
 
 static size_t take_input(struct client *client, const uint8_t *bytes, size_t length) {
     struct primary_link *link = link_of(client->server);
@@ -301,22 +343,37 @@ static size_t take_input(struct client *client, const uint8_t *bytes, size_t len
     return at;
 }
 
-/* Into service, in one step: keys, id and offset. False: not yet. */
+/* What a Redis sends leaves tables, weights and gradients as they are. */
+static int replace(struct server *server, struct received_content *content, struct error *error) {
+    if (!content->has_tables) {
+        carried_become_own(server, false);
+        return restore_replace_keys(server, &content->all.store, error);
+    }
+    carried_stop(server);
+    carried_tidy(server);
+    server->follows_tables = true;
+    if (restore_replace_all(server, &content->all, error) == 0) return 0;
+    carried_become_own(server, false);
+    return -1;
+}
+
+/* Into service, in one step: all that was read, id and offset. False: not yet. */
 static bool install(struct primary_link *link) {
     struct server *server = link->server;
     struct replication_part *part = server->replication;
-    struct rdb_content *content = received_file_content(link->file);
+    struct received_content *content = received_file_content(link->file);
     if (!snapshots_may_begin(server->durability->snapshots) || server->changes.depth > 0) return false;
     replicas_close(part); /* they have to begin anew as well */
     struct error error = {.code = ERROR_NONE};
-    uint64_t keys = content->store.keys;
+    uint64_t keys = content->all.store.keys;
+    uint32_t tables = content->all.count;
     if (content->stream_database >= STORE_DATABASES) {
         fail(link, "it writes into database %" PRId64 ", but there are only %d here", content->stream_database,
              STORE_DATABASES);
         return true;
     }
     part->primary_database = content->stream_database > 0 ? (int)content->stream_database : 0;
-    if (restore_replace_keys(server, &content->store, &error) < 0 ||
+    if (replace(server, content, &error) < 0 ||
         !change_stream_begin(&part->stream, link->next_offset)) {
         change_stream_drop(&part->stream); /* of neither history */
         fail(link, "%s", error.code != ERROR_NONE ? error.message : "out of memory");
@@ -324,7 +381,8 @@ static bool install(struct primary_link *link) {
     }
     snprintf(part->id, sizeof part->id, "%s", link->next_id);
     replication_forget_former(part);
-    say(link, LOG_NOTICE, "primary_loaded", "%" PRIu64 " keys were read", keys);
+    if (server->follows_tables) part->tables_from = link->next_offset;
+    say(link, LOG_NOTICE, "primary_loaded", "%" PRIu64 " keys and %" PRIu32 " tables were read", keys, tables);
     received_file_free(link->file);
     link->file = NULL;
     go_up(link);
@@ -525,6 +583,7 @@ void link_end(struct server *server) {
     pause_hold_expiry(server);
     server->config.replication.follows[0] = '\0';
     replication_begin_own_history(server);
+    carried_become_own(server, change_stream_is_kept(&part->stream));
     part->second_us = server->now_us;
     say(link, LOG_NOTICE, "follows_nobody", "this server is a primary now");
 }

@@ -49,6 +49,8 @@ void link_follow(struct server *server, const char *host, int64_t port);
 /* Follows nobody any more, and is a primary. */
 void link_end(struct server *server);
 void link_free(struct server *server);
+/* What the primary sends does not follow from what is here: everything is asked for again. */
+void link_diverged(struct server *server, const char *why);
 /* Returns when to call again. */
 uint64_t link_step(struct server *server);
 /* Once a second. */

@@ -28,7 +28,7 @@ struct received_file {
     uint8_t *filling, *writing;
     size_t filled, to_write;
     int descriptor;
-    struct rdb_content content;
+    struct received_content content;
     atomic_bool stop;
     struct error error;
 };
@@ -41,18 +41,37 @@ static void write_some(struct worker_job *job) {
         error_set(&file->error, ERROR_GENERIC, "cannot write what the primary sends: %s", strerror(errno));
 }
 
-static void read_all(struct worker_job *job) {
+/* Closing is the thread's, too: giving up the pages of a large file takes long. */
+static void close_file(struct received_file *file) {
+    close(file->descriptor);
+    file->descriptor = -1;
+}
+
+static void read_snapshot(struct worker_job *job) {
     struct received_file *file = (struct received_file *)(void *)job;
+    struct snapshot_content *content = &file->content.all;
+    if (lseek(file->descriptor, 0, SEEK_SET) < 0)
+        error_set(&file->error, ERROR_GENERIC, "cannot read what the primary has sent: %s", strerror(errno));
+    else if (snapshot_read(file->descriptor, "what the primary has sent", content, &file->stop, &file->error) == 0 &&
+        !content->store.store)
+        error_set(&file->error, ERROR_GENERIC, "what the primary has sent holds no keys");
+    close_file(file);
+}
+
+static void read_keys(struct worker_job *job) {
+    struct received_file *file = (struct received_file *)(void *)job;
+    struct rdb_content keys = {.stream_database = 0};
     size_t length = (size_t)(file->taken - (file->is_marked ? MARK_BYTES : 0));
     uint8_t *data = length > 0 ? memory_map_file(file->descriptor, length) : NULL;
     if (!data) {
         error_set(&file->error, ERROR_GENERIC, "cannot read what the primary has sent");
         return;
     }
-    rdb_file_parse("what the primary has sent", data, length, &file->content, &file->stop, &file->error);
+    rdb_file_parse("what the primary has sent", data, length, &keys, &file->stop, &file->error);
+    file->content.all.store = keys.store;
+    file->content.stream_database = keys.stream_database;
     memory_unmap_file(data, length);
-    close(file->descriptor); /* here: giving up the pages of a large file takes long */
-    file->descriptor = -1;
+    close_file(file);
 }
 
 /* ---- on the loop's ---------------------------------------------------------------------------------------------------- */
@@ -63,6 +82,13 @@ static bool read_header(struct received_file *file, const char *header, struct e
         file->is_marked = true;
         memcpy(file->mark, header + 5, MARK_BYTES);
         return true;
+    }
+    file->content.has_tables = strncmp(header, RECEIVED_SNAPSHOT, strlen(RECEIVED_SNAPSHOT)) == 0;
+    if (file->content.has_tables) {
+        int fields = sscanf(header + strlen(RECEIVED_SNAPSHOT), "%" SCNu64 ":%" SCNd64, &file->expected,
+                            &file->content.stream_database);
+        if (fields == 2 && file->expected > 0) return true;
+        file->expected = 0;
     }
     file->expected = header[0] == '$' && header[1] != '-' ? strtoull(header + 1, &end, 10) : 0;
     if (file->expected > 0 && *end == '\0') return true;
@@ -100,7 +126,7 @@ void received_file_free(struct received_file *file) {
     if (!file) return;
     atomic_store(&file->stop, true);
     if (file->busy) worker_wait(file->worker);
-    store_content_free(&file->content.store);
+    snapshot_content_free(&file->content.all);
     memory_free(file->filling);
     memory_free(file->writing);
     if (file->descriptor >= 0) close(file->descriptor);
@@ -170,11 +196,11 @@ enum received_state received_file_step(struct received_file *file, struct error 
         write_filled(file);
     } else if (file->ended) {
         file->reads = true;
-        give(file, read_all);
+        give(file, file->content.has_tables ? read_snapshot : read_keys);
     }
     return RECEIVED_SOME;
 }
 
-struct rdb_content *received_file_content(struct received_file *file) {
+struct received_content *received_file_content(struct received_file *file) {
     return &file->content;
 }

@@ -1,5 +1,5 @@
-/* received_file: a file of all keys, as a primary sends it: written to the disk as it comes, then read into a store of its
- * own, both by a thread. */
+/* received_file: a file of all keys, as a primary sends it, or of everything: written to the disk as it comes, then read into a
+ * store and tables of its own, both by a thread. */
 #ifndef REPLAY_SERVER_RECEIVED_FILE_H
 #define REPLAY_SERVER_RECEIVED_FILE_H
 
@@ -9,12 +9,15 @@
 
 #include "base/error.h"
 #include "persist/rdb_file.h"
+#include "persist/snapshot_reader.h"
+
+#define RECEIVED_SNAPSHOT "$SNAPSHOT:"
 
 struct received_file;
 struct worker;
 
-/* `header`: "$123", or "$EOF:" and forty bytes that mark the end. The worker does nothing else meanwhile. NULL with `error`
- * set. */
+/* `header`: "$123", or "$EOF:" and forty bytes that mark the end; or "$SNAPSHOT:123:0": a snapshot of so many bytes, and the
+ * database of the changes that follow it. The worker does nothing else meanwhile. NULL with `error` set. */
 struct received_file *received_file_new(const char *header, struct worker *worker, struct error *error);
 /* Waits until the worker has given up what it is at. NULL is allowed. */
 void received_file_free(struct received_file *file);
@@ -27,6 +30,12 @@ uint64_t received_file_bytes(const struct received_file *file);
 enum received_state { RECEIVED_SOME, RECEIVED_ALL, RECEIVED_FAILED };
 /* Looks what the thread has done. RECEIVED_ALL: it is read, and the content is the file's until it is freed. */
 enum received_state received_file_step(struct received_file *file, struct error *error);
-struct rdb_content *received_file_content(struct received_file *file);
+/* Of a snapshot, weights, gradients and tables as well. */
+struct received_content {
+    bool has_tables;
+    int64_t stream_database; /* of the changes that follow; 0 where a Redis does not say */
+    struct snapshot_content all; /* whose `store` has the keys in any case */
+};
+struct received_content *received_file_content(struct received_file *file);
 
 #endif

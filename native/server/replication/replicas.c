@@ -1,4 +1,4 @@
-/* replicas: a file of all keys as they were at an offset, then every change from that offset on.
+/* replicas: a file of all keys, or of everything, as they were at an offset, then every change from that offset on.
  *
  * Why nothing is missing and nothing comes twice: the store is cut between two commands, outside of any transaction, and the
  * replica's position is taken in that moment, at the end of the stream. What was changed before is in the file alone, what
@@ -13,6 +13,8 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "server/durability/durability_part.h"
+#include "server/replication/carried.h"
+#include "server/replication/received_file.h"
 
 #define SENT_AT_ONCE (1u << 20)    /* bytes of changes that are put behind what a replica is being sent … */
 #define SENT_LOW_WATER (256u << 10) /* … once so little of that is left */
@@ -68,10 +70,12 @@ static int begun(struct export_request *request) {
         return 0;
     }
     stand_at(replica, offset, position);
+    if (request->with_tables && !server->is_replica) carried_begin(server);
     server->changes.told[CHANGES_FOR_REPLICAS].database = -1; /* this one knows of none */
     int length = snprintf(line, sizeof line, "+FULLRESYNC %s %" PRIu64 "\r\n", part->id, offset);
     if (replica->acknowledges) client_send(replica->client, line, (size_t)length);
-    return server->is_replica ? part->primary_database : 0;
+    replica->database = server->is_replica ? part->primary_database : 0;
+    return replica->database;
 }
 
 static void made(struct export_request *request, struct exported *exported, const struct error *error) {
@@ -88,8 +92,10 @@ static void made(struct export_request *request, struct exported *exported, cons
         client_close_after_reply(client);
         return;
     }
-    char line[32];
-    int length = snprintf(line, sizeof line, "$%zu\r\n", source->length_bytes);
+    char line[64];
+    int length = request->with_tables
+                     ? snprintf(line, sizeof line, RECEIVED_SNAPSHOT "%zu:%d\r\n", source->length_bytes, replica->database)
+                     : snprintf(line, sizeof line, "$%zu\r\n", source->length_bytes);
     client_send(client, line, (size_t)length);
     client_send_source(client, source);
     replica->state = REPLICA_LOADS;
@@ -102,7 +108,8 @@ void replica_synchronise(struct replica *replica) {
     part_of(replica)->full++;
     replica->request.begun = begun;
     replica->request.made = made;
-    say(replica, LOG_NOTICE, "replica_full", "asks for all keys");
+    replica->request.takes_tables = replica->takes_tables;
+    say(replica, LOG_NOTICE, "replica_full", replica->takes_tables ? "asks for everything" : "asks for all keys");
     export_ask(server->durability->export, &replica->request);
 }
 
@@ -258,6 +265,12 @@ uint32_t replicas_count(const struct replication_part *part, uint64_t offset) {
     for (const struct replica *replica = part->replicas; replica; replica = replica->next)
         if (replica->state == REPLICA_ONLINE && replica->acknowledged >= offset) count++;
     return count;
+}
+
+bool replicas_take_tables(const struct replication_part *part) {
+    const struct replica *replica = part->replicas;
+    while (replica && !replica->takes_tables) replica = replica->next;
+    return replica;
 }
 
 void replica_host(const struct replica *replica, char host[256]) {

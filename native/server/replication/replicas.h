@@ -21,9 +21,13 @@ struct replica {
     int64_t port;
     char host[256]; /* "": where it comes from */
     bool knows_ids; /* capa psync2 */
+    bool takes_tables; /* capa tables: it is of this kind … */
+    bool has_tables;   /* … and has those of the history that it asks to go on with; … */
+    bool has_none;     /* … or it has none at all, nor weights, nor gradients */
     bool wants_file_alone;
     bool acknowledges; /* it came by PSYNC */
     struct export_request request;
+    int database; /* of the changes that follow the file */
     struct change_position position; /* of what it is to be sent next */
     uint64_t sent_until;             /* the offset of that */
     uint64_t acknowledged, acknowledged_us;
@@ -53,6 +57,7 @@ void replicas_ask(struct server *server);
 void replicas_each_second(struct server *server);
 /* How many have acknowledged the bytes up to this offset. */
 uint32_t replicas_count(const struct replication_part *part, uint64_t offset);
+bool replicas_take_tables(const struct replication_part *part); /* one of those that are attached */
 /* The address under which others reach it. */
 void replica_host(const struct replica *replica, char host[256]);
 

@@ -1,4 +1,4 @@
-/* replication_part: replicas of the keys, and this server as a replica: a part of the server. */
+/* replication_part: replicas of keys, tables, weights and gradients, and this server as a replica: a part of the server. */
 #ifndef REPLAY_SERVER_REPLICATION_PART_H
 #define REPLAY_SERVER_REPLICATION_PART_H
 
@@ -9,6 +9,7 @@
 #include "server/replication/primary_link.h"
 
 #define REPLICATION_ID_LENGTH 40u
+#define TABLES_NEVER UINT64_MAX
 
 struct replica;
 
@@ -24,6 +25,9 @@ struct replication_part {
     struct primary_link link;       /* to the server that this one follows, if it does */
     struct failover failover;       /* from this server to a replica */
     int primary_database;           /* that the primary has selected */
+    uint64_t tables_from; /* the stream tells of tables, weights and gradients from this offset on; TABLES_NEVER: it does not */
+    uint64_t without_takers_us; /* since when no replica is there that takes them */
+    bool has_stopped_tables;    /* what told of tables has still to be given up */
     bool asks;                      /* replicas are to be asked how far they are */
     struct wait_queue acknowledged; /* clients that wait for replicas */
     uint64_t second_us, ping_us;    /* when the next is due */

@@ -1,0 +1,23 @@
+/* replay_follow: the durable tables of a replica. They are what its primary has, cut at one offset, and change by records
+ * alone (replay/table_apply.h), in one order with keys.
+ *
+ * A record names the slot that an item enters, and that slot must be free here as well. So nobody else may hold one: clients
+ * change nothing, what GET reads is copied before another record comes, and a snapshot copies what leaves at once. When
+ * the replica becomes a primary the free slots are looked for, and the tables are as any others. */
+#ifndef REPLAY_SERVER_REPLAY_FOLLOW_H
+#define REPLAY_SERVER_REPLAY_FOLLOW_H
+
+#include "server/replay/replay_registry.h"
+
+/* These tables, which are the registry's then, in the place of all durable ones, and of others of their names. -1: nothing has
+ * changed. */
+int replay_follow_adopt(struct replay_registry *registry, struct table *const *tables, uint32_t count,
+                        struct error *error);
+/* -1: it is refused, and the table is gone: all tables have to be sent again. */
+int replay_follow_apply(struct replay_registry *registry, const char *name, const uint8_t *record, size_t length,
+                        struct error *error);
+/* The tables are this server's own from here on. `streams`: its replicas, which have them as well, are told what happens to
+ * them. False: there is no memory to tell it of one of them. */
+bool replay_follow_end(struct replay_registry *registry, bool streams);
+
+#endif
