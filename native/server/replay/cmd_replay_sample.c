@@ -293,7 +293,7 @@ static void get_at_once(struct client *client, struct replay_request *request) {
         return;
     }
     for (uint32_t i = 0; i < n; i++) batch->weights[i] = 1;
-    if (is_copied_in_parts(request, client)) {
+    if (!entry->followed && is_copied_in_parts(request, client)) {
         replay_copy_in_parts(client, request, batch);
         return;
     }
@@ -315,7 +315,7 @@ void replay_get_command(struct client *client) {
     if (replay_parse_ids(&client->argv[2], &request->n, &error) || get_options(client, request, &error) ||
         !replay_batch_allowed(request, client, &error) || !may_get(request, &error))
         reply_failure(client, &error);
-    else if (request->entry->followed || (request->n > REPLAY_CLIENT_PINNED_LIMIT && !request->coded))
+    else if (request->n > REPLAY_CLIENT_PINNED_LIMIT && !request->coded)
         replay_get_in_parts(client, request);
     else
         get_at_once(client, request);

@@ -8,6 +8,8 @@
 #include "server/core/server.h"
 #include "server/replay/replay_ragged.h"
 
+#define COPIED_VECTORS 64
+
 bool replay_column_is_sent_from_slots(const struct column *column, uint32_t n) {
     return column->item_bytes >= REPLAY_GATHER_ITEM_BYTES || column->item_bytes * n > REPLAY_COPY_BYTES ||
            column_is_ragged(column);
@@ -120,7 +122,30 @@ static void released(struct reply_source *source) {
     replay_batch_release(((struct replay_column_source *)source)->batch);
 }
 
+/* All of it now, since nothing stays pinned. */
+static void send_copied(struct client *client, struct reply_source *source) {
+    struct blob *blob = blob_new(source->length_bytes);
+    if (!blob) {
+        client_close(client); /* the array was announced: an error can no longer stand in its place */
+        return;
+    }
+    struct iovec vectors[COPIED_VECTORS];
+    for (size_t at = 0; at < blob->length;) {
+        int count = source->vectors(source, at, vectors, COPIED_VECTORS);
+        for (int i = 0; i < count; i++) {
+            memcpy(blob->data + at, vectors[i].iov_base, vectors[i].iov_len);
+            at += vectors[i].iov_len;
+        }
+    }
+    reply_blob(client, blob);
+    blob_release(blob);
+}
+
 void replay_source_send(struct client *client, struct replay_column_source *source) {
+    if (source->batch->entry->followed) {
+        send_copied(client, &source->source);
+        return;
+    }
     source->source.released = released;
     source->batch->references++;
     reply_source(client, &source->source);
