@@ -610,3 +610,92 @@ def test_a_promoted_replica_tells_its_file_of_tables(tmp_path: Path) -> None:
     with serve(tmp_path / "replica", **on) as again:
         assert told(again.client) == before
         assert live_items(again.client, ids) == items
+
+
+# ---- all of it, by chance ---------------------------------------------------------------------------------------
+
+MIXED = {
+    "t": KINDS["prioritized"],
+    "few": rs.Table("few", 9, COLUMNS, sampler=rs.Uniform(), remover=rs.Prioritized(0.5), max_times_sampled=3, seed=1),
+    "rows": rs.Table("rows", 20, KINDS["ragged"].signature, sampler=rs.MaxHeap(), remover=rs.Lifo(), seed=2),
+    "scratch": rs.Table("scratch", 9, COLUMNS, durable=False),
+}
+
+
+def change(client: rs.Client, rng: np.random.Generator, ids: dict[str, list[int]]) -> None:
+    """One change of something, by chance."""
+    name = str(rng.choice(list(MIXED)))
+    known = np.array(ids[name][-12:], np.uint64)
+    match int(rng.integers(0, 12)):
+        case 0 | 1 | 2 | 3:
+            data = batch(rng.integers(0, 1000, int(rng.integers(1, 9))))
+            n = len(data["key"])
+            if name == "rows":
+                data["rows"] = [rng.random((int(rng.integers(0, 300)), 2)) for _ in range(n)]
+            ids[name] += client.add(name, data, priorities=rng.random(n)).tolist()
+        case 4 | 5:
+            with contextlib.suppress(rs.Timeout):  # nothing is there, or it was drawn as often as it may be
+                client.sample(name, int(rng.integers(1, 6)), timeout=0)
+        case 6 | 7:
+            client.update_priorities(name, known, rng.random(len(known)))
+        case 8:
+            client.delete(name, known[:2])
+        case 9:
+            client.publish_weights(f"w{rng.integers(3)}", {"w": rng.random(int(rng.integers(1, 2000)))})
+        case 10:
+            client.push_gradient("g", 1, f"{rng.integers(40)}", rng.random(5).astype(np.float32))
+            client.drop_gradients("g", [f"{rng.integers(40)}"])
+        case _:
+            if rng.random() < 0.2:
+                client.reset(name)
+            with client.redis.pipeline(transaction=True) as pipe:
+                pipe.incr("turns")
+                pipe.execute_command("REPLAY.DEL", name, known[-1:].tobytes())
+                pipe.execute_command("WEIGHTS.PUBLISH", "counter", "*", rng.bytes(3))
+                pipe.execute()
+
+
+def assert_all_same(primary: Member, replica: Member, ids: dict[str, list[int]]) -> None:
+    for name in MIXED:
+        if MIXED[name].durable:
+            assert_same(primary, replica, ids[name][-60:], name)
+    for key in (*(f"w{n}" for n in range(3)), "counter"):
+        words = ("WEIGHTS.GET", key)
+        assert replica.redis.execute_command(*words) == primary.redis.execute_command(*words)
+    names = [str(n) for n in range(40)]
+    assert replica.client.gradient_states("g", names) == primary.client.gradient_states("g", names)
+    assert replica.redis.execute_command("DEBUG DIGEST") == primary.redis.execute_command("DEBUG DIGEST")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_changes_and_cuts_leave_both_with_the_same(tmp_path: Path, seed: int) -> None:
+    """The backlog is small: some replicas go on where they were, others are sent everything. In the end each of them takes the
+    other's place once."""
+    rng, ids = np.random.default_rng(seed), {name: list[int]() for name in MIXED}
+    with pair(tmp_path, *MIXED.values(), repl_backlog_size="64kb") as (primary, replica, link):
+        for _ in range(60):
+            change(primary.client, rng, ids)
+        replica.follow(link.port)
+        for _ in range(6):
+            link.cut(mend=bool(rng.integers(2)))
+            for _ in range(int(rng.integers(1, 80))):
+                change(primary.client, rng, ids)
+            link.mend()
+            settle(primary, replica)
+            assert_all_same(primary, replica, ids)
+        full, partial = primary.stats()
+        assert full + partial >= 7
+        link.cut(mend=False)
+        replica.promote()
+        replica.client.create_table(MIXED["scratch"])
+        primary.follow(replica.port)
+        for _ in range(60):
+            change(replica.client, rng, ids)
+        settle(replica, primary)
+        assert_all_same(replica, primary, ids)
+        replica.redis.execute_command("FAILOVER", "TO", "127.0.0.1", primary.port)
+        eventually(lambda: replica.redis.info("replication").get("master_link_status") == "up", "the change of places")
+        for _ in range(60):
+            change(primary.client, rng, ids)
+        settle(primary, replica)
+        assert_all_same(primary, replica, ids)

@@ -74,8 +74,8 @@ void replay_log_created(struct replay_entry *entry) {
 
 void replay_log_restored(struct replay_entry *entry) {
     struct replay_registry *registry = entry->registry;
-    if (table_has_journal(entry->table)) return; /* it has replaced one */
-    if (registry->logs && is_durable(entry)) replay_log_open(entry);
+    bool has_replaced = table_has_journal(entry->table);
+    if (!has_replaced && registry->logs && is_durable(entry)) replay_log_open(entry);
     replay_log_recount(registry);
 }
 
