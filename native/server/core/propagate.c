@@ -196,8 +196,7 @@ static bool add_record_head(struct server *server, enum changes_reader reader, c
                append_buffer_add(buffer, table, name_length + 1);
     return add_transaction(changes, &changes->told[reader], buffer) && append_buffer_add_head(buffer, 3) &&
            append_buffer_add_word(buffer, PROPAGATE_RECORD, strlen(PROPAGATE_RECORD), NULL) &&
-           append_buffer_add_word(buffer, table, name_length, NULL) &&
-           append_buffer_add(buffer, head, (size_t)length);
+           append_buffer_add_word(buffer, table, name_length, NULL) && append_buffer_add(buffer, head, (size_t)length);
 }
 
 /* Room that both readers share. */
@@ -209,7 +208,8 @@ static uint8_t *add_shared_record(struct server *server, const char *table, size
                      append_buffer_add(buffer, "\r\n", 2);
         tell_added(server, reader, added);
     }
-    uint8_t *room = blob && blob->references > 1 ? blob->data : NULL; /* else whoever was to have it is told that it is lost */
+    uint8_t *room =
+        blob && blob->references > 1 ? blob->data : NULL; /* else whoever was to have it is told that it is lost */
     blob_release(blob);
     return room;
 }

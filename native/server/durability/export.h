@@ -18,7 +18,7 @@ struct export_request {
     struct export_request *next;
     uint64_t number; /* of the file that will do; 0: one that has not been begun */
     bool takes_tables; /* said by who asks: it can read a snapshot */
-    bool with_tables;  /* said by the export when it has begun: it gets one */
+    bool with_tables; /* said by the export when it has begun: it gets one */
     /* The store has just been cut: the file holds what was changed before, and nothing of what will be. Returns the database
      * of the changes that come next, for the file to name. */
     int (*begun)(struct export_request *request);

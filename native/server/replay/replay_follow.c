@@ -55,8 +55,8 @@ static int check_count(const struct replay_registry *registry, struct table *con
     for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next)
         total += !table_config(entry->table)->durable && !is_among(name_of(entry->table), tables, count);
     if (total <= REPLAY_MAX_TABLES) return 0;
-    return error_set(error, ERROR_LIMIT, "with those of the primary there would be %u tables, and %u is the most", total,
-                     REPLAY_MAX_TABLES);
+    return error_set(error, ERROR_LIMIT, "with those of the primary there would be %u tables, and %u is the most",
+                     total, REPLAY_MAX_TABLES);
 }
 
 int replay_follow_adopt(struct replay_registry *registry, struct table *const *tables, uint32_t count,
@@ -69,12 +69,11 @@ int replay_follow_adopt(struct replay_registry *registry, struct table *const *t
         if (!entries[i]) failed = error_set(error, ERROR_GENERIC, "out of memory for %u tables", count);
     }
     while (!failed && (entry = first_to_go(registry, tables, count))) take_out(registry, entry, false);
-    for (uint32_t i = 0; entries && i < count; i++) {
+    for (uint32_t i = 0; entries && i < count; i++)
         if (failed)
             memory_free(entries[i]);
         else
             enter(registry, entries[i]);
-    }
     memory_free(entries);
     return failed;
 }

@@ -151,8 +151,9 @@ void replay_registry_enter(struct replay_registry *registry, struct replay_entry
 int replay_registry_create_named(struct replay_registry *registry, const char *name, const uint8_t *spec, size_t length,
                                  struct error *error) {
     if (registry->server->follows_tables)
-        return error_set(error, ERROR_GENERIC,
-                         "this replica has its primary's tables: create the table there, or send REPLICAOF NO ONE first");
+        return error_set(
+            error, ERROR_GENERIC,
+            "this replica has its primary's tables: create the table there, or send REPLICAOF NO ONE first");
     struct table_config *config = memory_alloc(sizeof *config);
     if (!config) return error_set(error, ERROR_GENERIC, "out of memory for a table's spec");
     int failed = table_config_parse(config, name, spec, length, error);
@@ -216,8 +217,8 @@ void replay_registry_drop(struct replay_registry *registry, struct replay_entry 
 bool replay_entry_missing(const struct replay_entry *entry, struct error *error) {
     const char *name = table_config(entry->table)->name;
     if (entry->replaced)
-        error_set(error, ERROR_BADSCHEMA, "table '%s' was replaced meanwhile, by a restore; read REPLAY.SPEC again",
-                  name);
+        error_set(error, ERROR_BADSCHEMA,
+                  "table '%s' was replaced meanwhile, by a restore or a primary's; read REPLAY.SPEC again", name);
     else if (entry->dropped)
         error_set(error, ERROR_NOTABLE, "table '%s' was dropped meanwhile", name);
     return entry->replaced || entry->dropped;

@@ -373,8 +373,7 @@ static bool install(struct primary_link *link) {
         return true;
     }
     part->primary_database = content->stream_database > 0 ? (int)content->stream_database : 0;
-    if (replace(server, content, &error) < 0 ||
-        !change_stream_begin(&part->stream, link->next_offset)) {
+    if (replace(server, content, &error) < 0 || !change_stream_begin(&part->stream, link->next_offset)) {
         change_stream_drop(&part->stream); /* of neither history */
         fail(link, "%s", error.code != ERROR_NONE ? error.message : "out of memory");
         return true;

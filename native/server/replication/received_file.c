@@ -53,7 +53,7 @@ static void read_snapshot(struct worker_job *job) {
     if (lseek(file->descriptor, 0, SEEK_SET) < 0)
         error_set(&file->error, ERROR_GENERIC, "cannot read what the primary has sent: %s", strerror(errno));
     else if (snapshot_read(file->descriptor, "what the primary has sent", content, &file->stop, &file->error) == 0 &&
-        !content->store.store)
+             !content->store.store)
         error_set(&file->error, ERROR_GENERIC, "what the primary has sent holds no keys");
     close_file(file);
 }

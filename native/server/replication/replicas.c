@@ -93,9 +93,9 @@ static void made(struct export_request *request, struct exported *exported, cons
         return;
     }
     char line[64];
-    int length = request->with_tables
-                     ? snprintf(line, sizeof line, RECEIVED_SNAPSHOT "%zu:%d\r\n", source->length_bytes, replica->database)
-                     : snprintf(line, sizeof line, "$%zu\r\n", source->length_bytes);
+    int length = request->with_tables ? snprintf(line, sizeof line, RECEIVED_SNAPSHOT "%zu:%d\r\n",
+                                                 source->length_bytes, replica->database)
+                                      : snprintf(line, sizeof line, "$%zu\r\n", source->length_bytes);
     client_send(client, line, (size_t)length);
     client_send_source(client, source);
     replica->state = REPLICA_LOADS;

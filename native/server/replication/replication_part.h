@@ -19,19 +19,20 @@ struct replication_part {
     struct change_stream stream;
     char id[REPLICATION_ID_LENGTH + 1];
     char former_id[REPLICATION_ID_LENGTH + 1]; /* zeros: none */
-    int64_t former_until;                      /* the first offset that is no longer of the former; −1: none */
-    struct replica *replicas;                  /* those that are attached */
+    int64_t former_until; /* the first offset that is no longer of the former; −1: none */
+    struct replica *replicas; /* those that are attached */
     uint32_t replica_count;
-    struct primary_link link;       /* to the server that this one follows, if it does */
-    struct failover failover;       /* from this server to a replica */
-    int primary_database;           /* that the primary has selected */
-    uint64_t tables_from; /* the stream tells of tables, weights and gradients from this offset on; TABLES_NEVER: it does not */
+    struct primary_link link; /* to the server that this one follows, if it does */
+    struct failover failover; /* from this server to a replica */
+    int primary_database; /* that the primary has selected */
+    uint64_t
+        tables_from; /* the stream tells of tables, weights and gradients from this offset on; TABLES_NEVER: it does not */
     uint64_t without_takers_us; /* since when no replica is there that takes them */
-    bool has_stopped_tables;    /* what told of tables has still to be given up */
-    bool asks;                      /* replicas are to be asked how far they are */
+    bool has_stopped_tables; /* what told of tables has still to be given up */
+    bool asks; /* replicas are to be asked how far they are */
     struct wait_queue acknowledged; /* clients that wait for replicas */
-    uint64_t second_us, ping_us;    /* when the next is due */
-    uint64_t alone_us;              /* since when there is no replica */
+    uint64_t second_us, ping_us; /* when the next is due */
+    uint64_t alone_us; /* since when there is no replica */
     uint64_t full, partial, partial_refused; /* synchronisations, for INFO */
 };
 
