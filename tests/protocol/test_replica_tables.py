@@ -220,6 +220,19 @@ def test_a_transaction_over_keys_tables_and_weights_comes_whole(tmp_path: Path) 
         assert replica.redis.mget("turn", "turns") == [b"19", b"20"]
 
 
+def test_a_sign_of_life_does_not_repeat_what_came_before_it(tmp_path: Path) -> None:
+    with pair(tmp_path, TABLE, repl_ping_replica_period="1") as (primary, replica, link):
+        replica.follow(link.port)
+        for turn in range(1, 4):
+            ids = primary.client.add("t", batch(range(4)))
+            primary.redis.execute_command("WEIGHTS.PUBLISH", "w", "*", bytes(100))
+            offset = primary.redis.info("replication")["master_repl_offset"]
+            eventually(lambda o=offset: primary.redis.info("replication")["master_repl_offset"] > o, "a PING")  # pyright: ignore
+            settle(primary, replica)
+            assert replica.redis.execute_command("WEIGHTS.GET", "w")[0] == turn
+            assert_same(primary, replica, ids)
+
+
 def test_tables_that_are_not_durable_stay_where_they_are(tmp_path: Path) -> None:
     scratch = rs.Table("scratch", 8, COLUMNS, durable=False)
     with pair(tmp_path, TABLE, scratch) as (primary, replica, link):
@@ -679,6 +692,8 @@ def test_random_changes_and_cuts_leave_both_with_the_same(tmp_path: Path, seed: 
     """The backlog is small, so that sometimes everything is sent again. In the end they change places twice."""
     rng, ids = np.random.default_rng(seed), {name: list[int]() for name in MIXED}
     with pair(tmp_path, *MIXED.values(), repl_backlog_size="64kb") as (primary, replica, link):
+        for member in (primary, replica):
+            member.redis.config_set("repl-ping-replica-period", 1)
         for _ in range(60):
             change(primary.client, rng, ids)
         replica.follow(link.port)

@@ -111,6 +111,7 @@ static void apply_record(struct client *client, struct bytes bytes) {
 }
 
 bool carried_run(struct client *client) {
+    if (client->argc != 2) return false; /* a sign of life: behind its name lies what a request before it brought */
     const struct resp_argument *argument = &client->argv[1];
     struct bytes bytes = {argument->data, argument->data + argument->length};
     bool is_record = take_word(&bytes, PROPAGATE_RECORD, sizeof PROPAGATE_RECORD);
