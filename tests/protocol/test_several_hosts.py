@@ -55,10 +55,11 @@ def test_a_write_that_a_replica_refuses_is_done_at_the_new_primary(pair, eventua
         table = rs.Table("t", 100, {"k": rs.Column("int64")})
         client.create_table(table)
         client.add("t", {"k": np.arange(3)})
+        assert client.redis.wait(1, 10_000) == 1
         fail_over(first, second)
         client.create_table(table)
         assert len(client.add("t", {"k": np.arange(10)})) == 10  # once: the old primary refused it whole
-        assert client.info("t")["size"] == 10
+        assert client.info("t")["size"] == 13
         assert client.redis.info("server")["process_id"] == second.pid
 
 
