@@ -151,7 +151,7 @@ static const char *refuse_as_replica(const struct client *client) {
     const struct command *command = client->command;
     if (server->config.replication.is_read_only && (upcalls.transaction_flags(client, command) & COMMAND_WRITE))
         return READONLY_REFUSAL;
-    /* What the primary tells of tables follows from what they are. */
+    /* The primary's records fit the tables only as they are there. */
     if (server->follows_tables && (changes_tables(client, command, 0, NULL, NULL) ||
                                    upcalls.transaction_has(client, command, changes_tables, NULL)))
         return READONLY_REFUSAL;

@@ -81,7 +81,7 @@ static void run(struct client *client, void (*body)(struct client *client), bool
     exclusive->ended_by = "SCRIPT KILL";
     exclusive->body = body;
     exclusive->began_us = clock_monotonic_us();
-    /* No key's time is over in its midst: the keys are those of what its command has looked up so far. */
+    /* No key's time is over in its midst. Its command may have looked keys up already, at this time. */
     server->store->frozen_ms = server->store->told_ms;
     run_slice(server, true);
     record_nothing(client);

@@ -130,8 +130,11 @@ static bool add_carrier(struct server *server, struct append_buffer *buffer, siz
 static void record_carried(struct client *client) {
     struct server *server = client->server;
     struct append_buffer *buffer = buffer_of(server, CHANGES_FOR_REPLICAS), *carried = &server->changes.instead;
-    bool added = server->changes.instead_count > 0 || add_command(carried, client->argc, client->argv);
-    server->changes.instead_count += server->changes.instead_count == 0; /* it is cleared with the others */
+    bool added = true;
+    if (server->changes.instead_count == 0) {
+        added = add_command(carried, client->argc, client->argv);
+        server->changes.instead_count = 1; /* so that it is cleared */
+    }
     added = added && add_carrier(server, buffer, sizeof PROPAGATE_COMMANDS + carried->total) &&
             append_buffer_add(buffer, PROPAGATE_COMMANDS, sizeof PROPAGATE_COMMANDS) &&
             append_buffer_copy(buffer, carried) && append_buffer_add(buffer, "\r\n", 2);

@@ -103,15 +103,8 @@ static int create(struct replay_registry *registry, const char *name, const uint
     const struct replay_entry *there = find(registry, name);
     if (there && there->followed)
         return error_set(error, ERROR_EXISTS, "the table '%s' begins, although it is there", name);
-    if (registry->count == REPLAY_MAX_TABLES && !there)
-        return error_set(error, ERROR_LIMIT, "there would be more than %u tables", REPLAY_MAX_TABLES);
-    struct table *table = table_apply_create(record, length, name, error);
-    struct replay_entry *entry = table ? replay_registry_entry_new(registry, table) : NULL;
-    if (!table) return -1;
-    if (!entry) {
-        table_free(table);
-        return error_set(error, ERROR_GENERIC, "out of memory for a table");
-    }
+    struct replay_entry *entry = replay_log_make(registry, name, record, length, error);
+    if (!entry) return -1;
     entry->logged = registry->logs && upcalls.append_log_buffer(registry->server); /* else the next base has it */
     tell_file(entry, TABLE_JOURNAL_CREATE, record, length);
     enter(registry, entry);

@@ -193,19 +193,19 @@ void replay_log_adopt(struct replay_registry *registry, struct replay_entry *ent
     replay_registry_enter(registry, entry);
 }
 
-static int create(struct replay_registry *registry, const char *name, const uint8_t *bytes, size_t length,
-                  struct error *error) {
-    if (registry->count == REPLAY_MAX_TABLES && !find(registry, name))
-        return error_set(error, ERROR_LIMIT, "there would be more than %u tables", REPLAY_MAX_TABLES);
-    struct table *table = table_apply_create(bytes, length, name, error);
-    struct replay_entry *entry = table ? replay_registry_entry_new(registry, table) : NULL;
-    if (!table) return -1;
-    if (!entry) {
-        table_free(table);
-        return error_set(error, ERROR_GENERIC, "out of memory for a table");
+struct replay_entry *replay_log_make(struct replay_registry *registry, const char *name, const uint8_t *record,
+                                     size_t length, struct error *error) {
+    if (registry->count == REPLAY_MAX_TABLES && !find(registry, name)) {
+        error_set(error, ERROR_LIMIT, "there would be more than %u tables", REPLAY_MAX_TABLES);
+        return NULL;
     }
-    replay_log_adopt(registry, entry);
-    return 0;
+    struct table *table = table_apply_create(record, length, name, error);
+    struct replay_entry *entry = table ? replay_registry_entry_new(registry, table) : NULL;
+    if (table && !entry) {
+        table_free(table);
+        error_set(error, ERROR_GENERIC, "out of memory for a table");
+    }
+    return entry;
 }
 
 /* Whether records of a table are passed over: they follow a base that is not there. */
@@ -228,7 +228,9 @@ int replay_log_apply(struct replay_registry *registry, const char *name, const u
     struct replay_entry *entry = find(registry, name);
     if (kind == TABLE_JOURNAL_CREATE) {
         unskip(skipped, name);
-        return create(registry, name, record, length, error);
+        struct replay_entry *made = replay_log_make(registry, name, record, length, error);
+        if (made) replay_log_adopt(registry, made);
+        return made ? 0 : -1;
     }
     if (kind == TABLE_JOURNAL_IN_BASE) {
         size_t body_length;
