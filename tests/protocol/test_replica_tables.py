@@ -1,90 +1,22 @@
-"""Tables, weights and gradients on replicas: what is there while they follow, and when one of them is the primary."""
+"""Tables, weights and gradients on replicas while they follow their primary."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import os
-import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import redis
 from durable import assert_same as assert_same_keys
 from durable import contents
-from links import Link, eventually, start
+from links import eventually, start
+from replica_tables import TABLE, Member, assert_same, pair, serve, settle
 from test_gradients import random_vectors
 from test_table_log import COLUMNS, KINDS, batch, frame_of, frames, live_items, told, use
 
 import replay_server as rs
-
-TABLE = rs.Table("t", 64, COLUMNS, seed=7)
-
-
-class Member:
-    """A server that takes part, and a client of it."""
-
-    def __init__(self, server: rs.Server) -> None:
-        self.server = server
-        self.client = rs.Client(server.url)
-        self.redis: Any = self.client.redis
-        self.port = int(server.url.rpartition(":")[2])
-
-    def follow(self, port: int) -> None:
-        self.redis.execute_command("REPLICAOF", "127.0.0.1", port)
-        eventually(lambda: self.redis.info("replication").get("master_link_status") == "up", "the first copy")
-
-    def promote(self) -> None:
-        self.redis.execute_command("REPLICAOF", "NO", "ONE")
-
-    def stats(self) -> tuple[int, int]:
-        stats = self.redis.info("stats")
-        return stats["sync_full"], stats["sync_partial_ok"]
-
-    def kill(self) -> None:
-        os.kill(self.server.pid, signal.SIGKILL)
-        self.server.stop()
-
-
-@contextlib.contextmanager
-def serve(folder: Path, *tables: rs.Table, **config: str) -> Iterator[Member]:
-    folder.mkdir(parents=True, exist_ok=True)
-    settings = {"enable-debug-command": "yes"} | {name.replace("_", "-"): value for name, value in config.items()}
-    with rs.Server(list(tables), directory=str(folder), config=settings) as server:
-        member = Member(server)
-        with member.client:
-            yield member
-
-
-@contextlib.contextmanager
-def pair(folder: Path, *tables: rs.Table, **config: str) -> Iterator[tuple[Member, Member, Link]]:
-    """A primary, a server that does not follow it yet, and a link to the primary that can be cut."""
-    with (
-        serve(folder / "primary", *tables, **config) as primary,
-        contextlib.closing(Link(primary.port)) as link,
-        serve(folder / "replica") as replica,
-    ):
-        yield primary, replica, link
-
-
-def settle(primary: Member, replica: Member) -> None:
-    offset = primary.redis.info("replication")["master_repl_offset"]
-
-    def has_come() -> bool:
-        there = replica.redis.info("replication")
-        return there.get("master_link_status") == "up" and there["slave_repl_offset"] >= offset
-
-    eventually(has_come, "the last change")
-
-
-def assert_same(one: Member, other: Member, ids: Any, name: str = "t") -> None:
-    assert told(other.client, name) == told(one.client, name)
-    assert live_items(other.client, ids, name) == live_items(one.client, ids, name)
-
 
 # ---- the same table ---------------------------------------------------------------------------------------------
 
@@ -307,6 +239,7 @@ def test_a_slow_reader_of_a_replica_does_not_hold_up_what_follows(tmp_path: Path
 
 
 def test_a_snapshot_of_a_replica_shows_one_moment_while_it_follows(tmp_path: Path) -> None:
+    n = 12  # of 20 kB: items that enter in one part, and so in one record
     wide = rs.Table("t", 200, {"x": rs.Column("uint8", (20_000,)), "key": rs.Column("int64", ())})
     with pair(tmp_path, wide) as (primary, replica, link):
         replica.follow(link.port)
@@ -316,9 +249,9 @@ def test_a_snapshot_of_a_replica_shows_one_moment_while_it_follows(tmp_path: Pat
             with rs.Client(primary.server.url) as client:
                 key = 0
                 while not end.is_set():
-                    keys = np.arange(key, key + 20)
-                    client.add("t", {"x": np.repeat(keys % 256, 20_000).reshape(20, -1).astype(np.uint8), "key": keys})
-                    key += 20
+                    keys = np.arange(key, key + n)
+                    client.add("t", {"x": np.repeat(keys % 256, 20_000).reshape(n, -1).astype(np.uint8), "key": keys})
+                    key += n
 
         adding = threading.Thread(target=add)
         adding.start()
@@ -334,7 +267,7 @@ def test_a_snapshot_of_a_replica_shows_one_moment_while_it_follows(tmp_path: Pat
         assert told(replica.client) == told(primary.client)
     with rs.Server(directory=str(tmp_path / "replica"), restore="latest") as server, rs.Client(server.url) as client:
         info, drawn = client.info("t"), client.sample("t", 100)
-        assert (info["size"], info["added"] % 20) == (200, 0)
+        assert (info["size"], info["added"] % n) == (200, 0)
         assert (drawn.data["x"] == (drawn.data["key"] % 256)[:, None]).all()
 
 
@@ -470,166 +403,6 @@ def test_tables_stay_with_a_replica_of_a_redis(tmp_path: Path) -> None:
         assert replica.client.sample("t", 3).ids.tolist()
         replica.client.add("t", batch(range(5)))
         assert replica.client.info("t")["size"] == 10
-
-
-# ---- another primary --------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass
-class Acknowledged:
-    """What a writer was told that a replica has."""
-
-    items: dict[int, float] = dataclasses.field(default_factory=dict[int, float])  # priority; -1: as it entered
-    version: int = 0
-    failure: BaseException | None = None
-
-    def write(self, url: str, seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        try:
-            with rs.Client(url, reconnect_timeout=0.0) as client:
-                while True:
-                    priority = rng.random() + 0.5
-                    ids = client.add("t", batch(range(4)))
-                    client.update_priorities("t", ids[:1], np.array([priority]))
-                    version = client.publish_weights("w", {"w": np.ones(2)})
-                    if client.redis.wait(1, 60_000) >= 1:
-                        self.items |= {int(ids[0]): priority, **dict.fromkeys(map(int, ids[1:]), -1.0)}
-                        self.version = version
-        except (rs.ConnectionLost, redis.ConnectionError):
-            return
-        except BaseException as error:
-            self.failure = error
-
-
-@pytest.mark.parametrize("batches", [5, 30, 70])
-def test_what_wait_has_acknowledged_survives_the_primary(tmp_path: Path, batches: int) -> None:
-    with pair(tmp_path, TABLE) as (primary, replica, link):
-        replica.follow(link.port)
-        told_of = Acknowledged()
-        writing = threading.Thread(target=told_of.write, args=(primary.server.url, batches))
-        writing.start()
-        eventually(lambda: len(told_of.items) >= 4 * batches or told_of.failure, "acknowledged items")
-        primary.kill()
-        writing.join()
-        assert told_of.failure is None
-        replica.promote()
-        newest = list(told_of.items)[-32:]  # of 64 those that cannot have left
-        there = live_items(replica.client, newest)
-        assert sorted(there) == sorted(newest)
-        total = replica.client.info("t")["total_priority"]
-        for item in newest:
-            if told_of.items[item] >= 0:
-                np.testing.assert_allclose(there[item][-1] * total, told_of.items[item] ** 0.6, rtol=1e-9)
-        fetched = replica.client.fetch_weights("w")
-        assert fetched is not None
-        assert fetched[0] >= told_of.version
-
-
-def test_failover_leaves_the_tables_with_both(tmp_path: Path) -> None:
-    rng = np.random.default_rng(5)
-    with pair(tmp_path, TABLE) as (primary, replica, _):
-        ids = use(primary.client, TABLE, 10, rng)
-        replica.follow(primary.port)
-        ids += use(primary.client, TABLE, 10, rng)
-        before, items = told(primary.client), live_items(primary.client, ids)
-        primary.redis.execute_command("FAILOVER", "TO", "127.0.0.1", replica.port)
-        eventually(lambda: primary.redis.info("replication")["role"] == "slave", "the change of places")
-        eventually(lambda: primary.redis.info("replication")["master_link_status"] == "up", "the link")
-        assert told(replica.client) == before
-        assert live_items(replica.client, ids) == items
-        new = use(replica.client, TABLE, 10, rng)
-        assert not set(new) & set(ids)
-        settle(replica, primary)
-        assert_same(replica, primary, ids + new)
-
-
-def test_other_replicas_go_on_with_the_one_that_is_promoted(tmp_path: Path) -> None:
-    rng = np.random.default_rng(6)
-    with pair(tmp_path, TABLE) as (primary, replica, link), serve(tmp_path / "third") as third:
-        ids = use(primary.client, TABLE, 10, rng)
-        replica.follow(link.port)
-        third.follow(replica.port)
-        ids += use(primary.client, TABLE, 10, rng)
-        settle(primary, third)
-        assert_same(primary, third, ids)
-        link.cut(mend=False)
-        replica.promote()
-        ids += use(replica.client, TABLE, 10, rng)
-        settle(replica, third)
-        assert_same(replica, third, ids)
-        assert replica.stats() == (1, 1)
-        third.promote()
-        assert_same(replica, third, ids)
-        third.client.sample("t", 3)
-
-
-def test_a_client_of_both_goes_on_with_the_new_primary(tmp_path: Path) -> None:
-    with pair(tmp_path, TABLE) as (primary, replica, _):
-        replica.follow(primary.port)
-        with rs.Client(f"redis://127.0.0.1:{primary.port},127.0.0.1:{replica.port}") as client:
-            ids = client.add("t", batch(range(9)))
-            assert client.redis.wait(1, 60_000) == 1
-            primary.kill()
-            replica.promote()
-            assert client.get("t", ids).data["key"].tolist() == list(range(9))
-            assert set(client.sample("t", 20).ids.tolist()) <= set(ids.tolist())
-            client.add("t", batch(range(3)))
-            assert client.info("t")["size"] == 12
-
-
-# ---- and the append-only file -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("rewritten", [False, True], ids=["", "rewritten"])
-def test_a_replica_writes_its_own_append_only_file(tmp_path: Path, rewritten: bool) -> None:
-    rng = np.random.default_rng(8)
-    on = {"appendonly": "yes", "appendfsync": "always"}
-    with (
-        serve(tmp_path / "primary", TABLE, **on) as primary,
-        serve(tmp_path / "replica", **on) as replica,
-    ):
-        ids = use(primary.client, TABLE, 10, rng)
-        replica.follow(primary.port)
-        eventually(lambda: replica.redis.info("persistence")["aof_pending_rewrite"] == 0, "the base")
-        ids += use(primary.client, TABLE, 10, rng)
-        primary.client.create_table(rs.Table("new", 30, COLUMNS))
-        if rewritten:
-            for member in (primary, replica):
-                count = member.redis.info("persistence")["aof_rewrites"]
-                member.redis.execute_command("BGREWRITEAOF")
-                eventually(lambda m=member, c=count: m.redis.info("persistence")["aof_rewrites"] > c, "a rewrite")  # pyright: ignore
-            ids += use(primary.client, TABLE, 10, rng)
-        primary.client.add("new", batch(range(20)))
-        primary.client.publish_weights("w", {"w": np.ones(3)})
-        settle(primary, replica)
-        before = {name: told(primary.client, name) for name in ("t", "new")}
-        items = live_items(primary.client, ids)
-        replica.kill()
-    with serve(tmp_path / "replica", **on) as again:
-        assert {name: told(again.client, name) for name in ("t", "new")} == before
-        assert live_items(again.client, ids) == items
-        fetched = again.client.fetch_weights("w")
-        assert fetched is not None
-        assert fetched[1]["w"].tolist() == [1, 1, 1]
-        new = use(again.client, TABLE, 5, rng)
-        assert not set(new) & set(ids)
-
-
-def test_a_promoted_replica_tells_its_file_of_tables(tmp_path: Path) -> None:
-    rng = np.random.default_rng(9)
-    on = {"appendonly": "yes", "appendfsync": "always"}
-    with serve(tmp_path / "primary", TABLE) as primary, serve(tmp_path / "replica", **on) as replica:
-        replica.follow(primary.port)
-        ids = use(primary.client, TABLE, 10, rng)
-        settle(primary, replica)
-        eventually(lambda: replica.redis.info("persistence")["aof_pending_rewrite"] == 0, "the base")
-        replica.promote()
-        ids += use(replica.client, TABLE, 10, rng)
-        before, items = told(replica.client), live_items(replica.client, ids)
-        replica.kill()
-    with serve(tmp_path / "replica", **on) as again:
-        assert told(again.client) == before
-        assert live_items(again.client, ids) == items
 
 
 # ---- all of it, by chance ---------------------------------------------------------------------------------------
