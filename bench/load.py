@@ -22,12 +22,13 @@ KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**31), "MALLOC_MMAP_THRESHOLD_": s
 
 @dataclass(frozen=True)
 class Target:
-    """A server under load."""
+    """A server under load, or a cluster."""
 
     system: str
     """Its name in the results: replay, redis, ..."""
     url: str
-    pid: int
+    pids: tuple[int, ...]
+    """Its processes: several where it is a cluster."""
 
 
 class Crew:
@@ -97,11 +98,11 @@ def run(crew: Crew, target: Target, kind: ItemKind, load: Load, seed: int = 1) -
         )
     for member in members:
         member.receive()
-    cpu_before = cpu_seconds(target.pid)
+    cpu_before = sum(map(cpu_seconds, target.pids))
     for member in members:
         member.send("load", seconds=load.seconds, warm_up=load.warm_up)
     results = [member.receive() for member in members]
-    cpu = cpu_seconds(target.pid) - cpu_before
+    cpu = sum(map(cpu_seconds, target.pids)) - cpu_before
     for member in members:
         member.ask("close")
     return _measurements(load, results, cpu)

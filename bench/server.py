@@ -1,13 +1,16 @@
 """`replay-server bench server`: rates and latencies for 1, 2, 4, 8 pushers and a learner; memory an item.
 
 Each round runs every load once, so that a slow minute of the machine touches all of them; medians over the rounds are
-given, with the lowest and the highest. The table is full before anything is timed.
+given, with the lowest and the highest. The table is full before anything is timed. `--shards 1 2 4 8` does so with a
+server, then with clusters of so many shards, each on a core of its own where there are more cores than shards.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -28,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--push", type=int, help="items a push (50; float-frames: 200)")
     parser.add_argument("--batch", type=int, help="items a sampled batch (512)")
     parser.add_argument("--capacity", type=int, help="items in the table")
+    parser.add_argument("--shards", type=int, nargs="+", default=[1], help="how many servers hold the table (1)")
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds a load is timed (3)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of all loads (3)")
     parser.add_argument(
@@ -53,15 +57,17 @@ def loads(options: argparse.Namespace, kind: ItemKind) -> list[Load]:
     return [load(0, True), *(load(n, True) for n in options.pushers), load(1, False)]
 
 
-def start(kind: ItemKind, capacity: int, socket: str, folder: str) -> rs.Server:
-    """A replay server with the table of a kind, empty."""
+@contextlib.contextmanager
+def start(kind: ItemKind, capacity: int, socket: str, folder: str, shards: int = 1) -> Iterator[Target]:
+    """A replay server with the table of a kind, empty; or a cluster, of several shards."""
+    tables = [kind.table(capacity)]
+    if shards > 1:
+        with rs.Cluster(tables, shards) as cluster:
+            yield Target("replay", cluster.url, tuple(server.pid for server in cluster.servers))
+        return
     unix = f"{folder}/replay-{kind.name}.sock" if socket == "unix" else None
-    return rs.Server([kind.table(capacity)], host="127.0.0.1", port=0, unix=unix)
-
-
-def url_of(server: rs.Server, socket: str, folder: str, kind: ItemKind) -> str:
-    """Where clients connect, by the socket that was asked for."""
-    return f"unix://{folder}/replay-{kind.name}.sock" if socket == "unix" else server.url
+    with rs.Server(tables, host="127.0.0.1", port=0, unix=unix) as server:
+        yield Target("replay", server.unix_url or server.url, (server.pid,))
 
 
 def fill(url: str, kind: ItemKind, capacity: int, seed: int = 1) -> None:
@@ -82,22 +88,23 @@ def measure(options: argparse.Namespace, say: Callable[[str], None], folder: str
     rounds: list[dict[str, float]] = []
     for number in range(options.rounds):
         measured: dict[str, float] = {}
-        for kind in kinds:
+        for kind, shards in itertools.product(kinds, options.shards):
             capacity = options.capacity or kind.capacity
-            with start(kind, capacity, options.socket, folder) as server, Crew("replay") as crew:
-                url = url_of(server, options.socket, folder, kind)
-                empty = resident_bytes(server.pid)
-                fill(url, kind, capacity)
-                measured[f"{kind.name}.memory_bytes_per_item"] = round(
-                    (resident_bytes(server.pid) - empty) / capacity, 1
-                )
-                target = Target("replay", url, server.pid)
+            side = kind.name if shards == 1 else f"{kind.name}-{shards}-shards"
+            with start(kind, capacity, options.socket, folder, shards) as target, Crew("replay") as crew:
+                empty = _resident_bytes(target)
+                fill(target.url, kind, capacity)
+                measured[f"{side}.memory_bytes_per_item"] = round((_resident_bytes(target) - empty) / capacity, 1)
                 for load in loads(options, kind):
                     values = run(crew, target, kind, load, seed=1 + 100 * number)
-                    measured |= {f"{kind.name}.{load.name}.{what}": value for what, value in values.items()}
-                    say(f"round {number + 1}/{options.rounds} {kind.name:12} {load.name:16} {line(values)}")
+                    measured |= {f"{side}.{load.name}.{what}": value for what, value in values.items()}
+                    say(f"round {number + 1}/{options.rounds} {side:12} {load.name:16} {line(values)}")
         rounds.append(measured)
     return rounds
+
+
+def _resident_bytes(target: Target) -> int:
+    return sum(map(resident_bytes, target.pids))
 
 
 def line(values: dict[str, float]) -> str:

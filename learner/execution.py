@@ -138,9 +138,10 @@ def choose_way(
 ) -> Choice:
     """Times updates and returns the best way on `machine`, or a plainer one where that is about as good.
 
-    First the precision is chosen, with the fewest threads; then, in that precision, threads, whether targets are
-    computed beside, and whether updates are a graph. The first of each sequence is the plainest, and is taken where
-    there is no time to measure others.
+    First the precision is chosen, with the fewest threads; then, in that precision, threads and whether targets are
+    computed beside. Graphs are timed in every precision: without one, what takes long is to launch the kernels, and
+    that hides how long they take. The first of each sequence is the plainest, and is taken where there is no time to
+    measure others.
     """
     plainest = Way(precisions[0], threads[0], aheads[0], graphs[0])
     if len(precisions) == len(threads) == len(aheads) == len(graphs) == 1:
@@ -150,8 +151,9 @@ def choose_way(
     share = 0.0 if not trials.repeated else CLEARLY_FASTER if measured == rows else CLEARLY_FASTER_OF_LESS
     best = _best(plainest, trials.times, machine, share)
     if measured == rows and trials.repeated:
-        others = itertools.product(graphs, aheads, threads)
-        for way in (replace(best, threads=number, ahead=ahead, graph=graph) for graph, ahead, number in others):
+        ways = [replace(best, threads=number, ahead=ahead) for ahead, number in itertools.product(aheads, threads)]
+        ways += [replace(plainest, precision=precision, graph=True) for precision in precisions if True in graphs]
+        for way in ways:
             if way not in trials.times:
                 # The second thread takes what it saves, and threads never more than all of the time.
                 trials.one(way, rows, expected_s=trials.times[best].seconds)
@@ -164,12 +166,13 @@ def choose_way(
 
 
 def _best(plainest: Way, times: dict[Way, Times], machine: Machine, share: float) -> Way:
-    best = min(times, key=lambda way: machine.seconds_an_update(times[way]), default=plainest)
-    return best if _needs(best, times, machine) < share * _needs(plainest, times, machine) else plainest
-
-
-def _needs(way: Way, times: dict[Way, Times], machine: Machine) -> float:
-    return machine.seconds_an_update(times.get(way, Times()))
+    """The plainest one than which no other is clearly faster; `times` are in that order, but for graphs' precisions."""
+    if not times:
+        return plainest
+    seconds = {way: machine.seconds_an_update(each) for way, each in times.items()}
+    precisions = list(dict.fromkeys(way.precision for way in times))
+    ways = sorted(times, key=lambda way: precisions.index(way.precision))
+    return next((way for way in ways if not min(seconds.values()) < share * seconds[way]), plainest)
 
 
 class _Trials:
@@ -263,6 +266,9 @@ def choose_execution(
         aheads = {"auto": [False, True][: min(2, cores)], "on": [True], "off": [False]}[settings.targets_ahead]
     with ThreadPoolExecutor(1, "targets") as beside:
         trial = _Trial(settings, spec, make_learner, device, beside)
+        if device.type != "cpu" and len(precisions) * len(graphs) > 1:
+            for precision in precisions:  # loads libraries and kernels, which any run has to: seconds from a cold disk
+                trial(Way(precision, threads[0]), settings.batch_size)
         machine = Machine(cores, acting_s)
         choice = choose_way(precisions, threads, aheads, settings.batch_size, machine, trial, graphs=graphs)
     choice.way.use(device)

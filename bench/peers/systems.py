@@ -46,14 +46,14 @@ class System:
 @contextmanager
 def _redis(system: System, kind: ItemKind, capacity: int, folder: str) -> Iterator[Target]:
     with redis_server(folder) as (url, pid):
-        yield Target(system.name, url, pid)
+        yield Target(system.name, url, (pid,))
 
 
 @contextmanager
 def _hosted(system: System, kind: ItemKind, capacity: int, folder: str) -> Iterator[Target]:
     with Program(system.program, system.environment, system.variables) as program:
         found = program.ask("server", columns=kind.columns, capacity=capacity, **system.options)
-        yield Target(system.name, found["url"], found["pid"])
+        yield Target(system.name, found["url"], (found["pid"],))
 
 
 @contextmanager

@@ -95,8 +95,7 @@ def main_apex(argv: list[str] | None = None) -> int:
         if actors_given:
             check_actors_for_shards(settings)
         plan = make_plan(settings, actors_given)
-        if not actors_given:
-            settings.actors = plan.actors
+        settings.actors = plan.actors
         run_directory.create(settings)
         measured = {"actors": plan.actors, "acting_ms": plan.acting_ms, "gives_way": plan.gives_way}
         run_directory.add_measured({**plan.execution, **measured})

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from replay_server.jobs import giving_way
@@ -52,8 +52,8 @@ class Plan:
 def make_plan(settings: ApexSettings, actors_given: bool = False) -> Plan:
     """Measures this machine for a run of `settings`, in another process, so that this one loads no torch.
 
-    Where the settings and `actors_given` leave nothing to choose, nothing is measured. ValueError, with what it said
-    last, where that process fails.
+    With `actors_given` their number is that of `settings`. Where nothing is left to choose, nothing is measured.
+    ValueError, with what it said last, where that process fails.
     """
     if actors_given and "auto" not in (settings.precision, settings.learner_threads, settings.targets_ahead):
         asked = {"precision": settings.precision, "threads": settings.learner_threads}
@@ -76,7 +76,8 @@ def make_plan(settings: ApexSettings, actors_given: bool = False) -> Plan:
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or ["it said nothing"]
         raise ValueError(f"measuring this machine failed with exit code {done.returncode}: {lines[-1]}")
-    return Plan(**json.loads(done.stdout.splitlines()[-1]))
+    plan = Plan(**json.loads(done.stdout.splitlines()[-1]))
+    return replace(plan, actors=settings.actors) if actors_given else plan
 
 
 def measured_plan(settings: ApexSettings) -> Plan:

@@ -52,6 +52,12 @@ def test_the_machine_is_measured_by_a_process_of_its_own(env):
     assert plan.gives_way == giving_way.POSSIBLE
 
 
+def test_a_number_of_actors_that_was_given_is_told_beside_what_was_measured():
+    plan = make_plan(dataclasses.replace(SETTINGS, actors=7, targets_ahead="auto"), actors_given=True)
+    assert plan.actors == 7
+    assert plan.told().startswith("7 actors: a transition takes ")
+
+
 def test_nothing_is_measured_where_nothing_is_left_to_choose():
     plan = make_plan(dataclasses.replace(SETTINGS, device="cuda:99", targets_ahead="on", actors=3), actors_given=True)
     assert Choice.of_values(plan.execution) == Choice(Way("float32", 1, True))

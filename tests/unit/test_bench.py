@@ -13,7 +13,7 @@ import pytest
 from replay_server.bench import result
 from replay_server.bench.environments import ENVIRONMENTS, PROGRAMS, is_ready
 from replay_server.bench.items import KINDS
-from replay_server.bench.load import Crew, Load, Target, run
+from replay_server.bench.load import Crew, Load, run
 from replay_server.bench.main import PAPERS
 from replay_server.bench.main import main as bench
 from replay_server.bench.peers import claims, in_process, ratios
@@ -192,11 +192,12 @@ def test_recorded_transitions_are_stacked_within_episodes_only(tmp_path: Path) -
     assert [float(item["discount"][0]) > 0 for item in items] == [True, False, False, False, False, False]
 
 
-def test_a_load_reports_pushes_and_batches_of_processes_that_are_used_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_load_reports_pushes_and_batches_of_processes_that_are_used_again(tmp_path: Path, shards: int) -> None:
     kind = KINDS["hopper"]
-    with start(kind, 1_000, "tcp", str(tmp_path)) as server, Crew("replay") as crew:
-        fill(server.url, kind, 1_000)
-        target = Target("replay", server.url, server.pid)
+    with start(kind, 1_000, "tcp", str(tmp_path), shards) as target, Crew("replay") as crew:
+        assert len(target.pids) == shards
+        fill(target.url, kind, 1_000)
         for load in (
             Load(1, True, 10, 32, 0.1, warm_up=0.0, capacity=1_000),
             Load(2, False, 10, 32, 0.1, warm_up=0.0, capacity=1_000),
