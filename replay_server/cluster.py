@@ -7,10 +7,11 @@ import json
 import logging
 import os
 import secrets
+import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +21,11 @@ from urllib.parse import quote
 import redis
 
 from .client import Client
-from .cluster_address import even_slots
-from .cluster_moves import move
-from .cluster_tables import share_of
-from .errors import ServerError
+from .cluster_address import ClusterAddress, even_slots
+from .cluster_moves import forget, move
+from .cluster_shards import SCHEME, Shards, newest, place_of, push, topology_of
+from .cluster_tables import part_like, share_of
+from .errors import ConnectionLost, ServerError
 from .server import Server
 from .table import Table
 from .topology import MOST_SHARDS, ShardPlace, Topology, parse_slots, slot_ranges
@@ -33,6 +35,8 @@ FILE, CHECKPOINT_FILE = "cluster.json", "checkpoint.json"
 _LOOK_S = 0.1
 _ADOPT_S = 1.0
 _LONGEST_PAUSE_S = 5.0
+_ATTEMPTS = 20
+"""To enter a topology that others change at the same time."""
 _log = logging.getLogger("replay_server.cluster")
 
 
@@ -71,15 +75,20 @@ class Cluster:
             last `checkpoint`, and with the slots that it had then.
         pin: each shard has a core to itself; None = if this process may use more cores than there are shards.
         start_timeout: seconds in which each shard must be ready.
+        shard_of: URL of a cluster that runs, `redis+cluster://[:password@]host:port…`, perhaps on other hosts. The
+            shards join it: they have its tables, each part as large as on its other shards, its password, and no slots
+            of keys until some are moved there. Its clients use them within about a second.
 
     Attributes:
-        url: for `Client`: `redis+cluster://[:password@]host:port,host:port…`.
-        servers: the shards, by number. One that is started again is another `Server`.
+        url: for `Client`: `redis+cluster://[:password@]host:port,host:port…`, of all shards.
+        numbers: of the shards that this object runs.
+        servers: these shards, in the same order. One that is started again is another `Server`.
         restarts: how many shards were started again.
         failing: why a shard that died has not started again so far, by number; it is tried again within 5 s.
 
     Raises:
-        ServerError: a shard did not start, or the folder is that of another number of shards.
+        ServerError: a shard did not start; the folder is that of another number of shards, or of shards that the
+            cluster has forgotten; or no shard of `shard_of` answers.
     """
 
     def __init__(
@@ -97,6 +106,7 @@ class Cluster:
         restore: str | None = None,
         pin: bool | None = None,
         start_timeout: float = 30.0,
+        shard_of: str | None = None,
     ) -> None:
         if not 1 <= shards <= MOST_SHARDS:
             raise ServerError(f"expected 1 to {MOST_SHARDS} shards, got {shards}")
@@ -108,7 +118,12 @@ class Cluster:
                 f"expected announce, since clients cannot connect to {self._announced}: a name of this host"
             )
         self._owner = os.getpid()
-        self._tables, self._count, self._host, self._password = list(tables), shards, host, password
+        self._tables, self._host, self._password, self._shard_of = list(tables), host, password, shard_of
+        if shard_of is not None:
+            if self._tables or restore == "checkpoint":
+                raise ServerError("expected shard_of without tables and checkpoint: these are of the cluster joined")
+            self._password = password or ClusterAddress.of_client(shard_of).password
+        self.numbers = list(range(shards))
         self._config, self._maxmemory, self._start_timeout = dict(config or {}), maxmemory, start_timeout
         self._temporary = None if directory is not None else tempfile.TemporaryDirectory(prefix="replay-cluster-")
         self._directory = Path(self._temporary.name if self._temporary else directory or ".")
@@ -122,11 +137,15 @@ class Cluster:
             before, files = self._read_topology(), [restore] * shards
             if restore == "checkpoint":
                 before, files = self._read_checkpoint(before)
-            for number in range(shards):
-                self.servers.append(self._start(number, port + number if port else 0, files[number]))
-            self._topology = self._made(before)
-            self._write_topology()
-            self._push(range(shards))
+            entered = False
+            while not entered:
+                if shard_of is not None:
+                    self._topology = self._joined(shard_of, before)
+                else:
+                    self._topology = self._newest(before) if before else Topology(0, ())
+                for place, number in enumerate(self.numbers):
+                    self.servers.append(self._start(number, port + place if port else 0, files[place]))
+                entered = self._entered()
         except BaseException:
             self.stop(timeout=0)
             raise
@@ -137,15 +156,15 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        login = f":{quote(self._password, safe='')}@" if self._password else ""
-        hosts = (f"[{each.host}]" if ":" in each.host else each.host for each in self._topology.shards)
-        ports = (each.port for each in self._topology.shards)
-        listed = ",".join(f"{host}:{port}" for host, port in zip(hosts, ports, strict=True))
-        return f"redis+cluster://{login}{listed}"
+        return f"{SCHEME}{self._login}{','.join(map(place_of, self._topology.shards))}"
+
+    @property
+    def _login(self) -> str:
+        return f":{quote(self._password, safe='')}@" if self._password else ""
 
     @property
     def pids(self) -> list[int]:
-        """Process ids, by the shards' numbers."""
+        """Process ids of `servers`."""
         return [server.pid for server in self.servers]
 
     @property
@@ -157,7 +176,7 @@ class Cluster:
 
     @property
     def running(self) -> bool:
-        """Whether every shard is alive."""
+        """Whether every one of `servers` is alive."""
         return all(server.running for server in self.servers)
 
     # ---- shards ------------------------------------------------------------------------------------------------------
@@ -167,7 +186,7 @@ class Cluster:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             server = Server(
-                [share_of(table, number, self._count) for table in self._tables],
+                self._parts(number),
                 host=self._host,
                 port=port,
                 password=self._password,
@@ -181,11 +200,20 @@ class Cluster:
             raise ShardNotStarted(number, str(error)) from error
         if self._pin:
             with contextlib.suppress(OSError):
-                os.sched_setaffinity(server.pid, {self._cores[number]})
+                os.sched_setaffinity(server.pid, {self._cores[self.numbers.index(number)]})
         return server
 
+    def _parts(self, number: int) -> list[Table]:
+        """What a shard holds of each table: its share, or as much as the shards have that it joins."""
+        if self._shard_of is None:
+            return [share_of(table, number, len(self.numbers)) for table in self._tables]
+        for beside in self._others(self._topology):
+            with contextlib.suppress(ConnectionLost), Client(self._url_of(beside), reconnect_timeout=0.0) as client:
+                return [part_like(client.table(name), beside.number, number) for name in client.tables()]
+        return []
+
     def _watch(self) -> None:
-        pauses, due, adopt_at = [0.0] * self._count, [0.0] * self._count, 0.0
+        pauses, due, adopt_at = dict.fromkeys(self.numbers, 0.0), dict.fromkeys(self.numbers, 0.0), 0.0
         while not self._stopping.wait(_LOOK_S):
             with self._lock:
                 if self._stopping.is_set():
@@ -195,8 +223,9 @@ class Cluster:
                     with contextlib.suppress(redis.RedisError):
                         self._adopt()
                     adopt_at = now + _ADOPT_S
-                for number, server in enumerate(self.servers):
-                    if server.running or server.returncode == 0 or now < due[number]:
+                known = {shard.number for shard in self._topology.shards}
+                for number, server in zip(self.numbers, tuple(self.servers), strict=True):
+                    if server.running or server.returncode == 0 or now < due[number] or number not in known:
                         continue
                     if self._restart(number):
                         pauses[number] = 0.0
@@ -205,11 +234,12 @@ class Cluster:
                     due[number] = now + pauses[number]
 
     def _restart(self, number: int) -> bool:
-        died, place = self.servers[number], self._topology.shard(number)
+        own, place = self.numbers.index(number), self._topology.shard(number)
+        died = self.servers[own]
         _log.warning("shard %d ended with status %s: starting it again", number, died.returncode)
         try:
             died.stop(timeout=0)
-            self.servers[number] = self._start(number, place.port, "latest")
+            self.servers[own] = self._start(number, place.port, "latest")
             self._adopt()
         except (ServerError, redis.RedisError) as error:
             _log.error("shard %d did not start again: %s", number, error)
@@ -221,34 +251,102 @@ class Cluster:
 
     # ---- the topology ------------------------------------------------------------------------------------------------
 
-    def _made(self, before: Topology | None) -> Topology:
-        """That with which it begins: slots and ids are as they were, places as they are."""
-        shards = []
-        for number, server in enumerate(self.servers):
-            port = int(server.url.rpartition(":")[2])
-            known = before.shards[number] if before else None
-            identity = known.id if known else secrets.token_hex(20)
-            slots = known.slots if known else slot_ranges(even_slots(number, self._count))
-            shards.append(ShardPlace(number, identity, self._announced, port, "", slots))
-        return Topology(before.version + 1 if before else 1, tuple(shards), before.moves if before else ())
+    def _entered(self) -> bool:
+        """Tells all shards the topology with these in it, as often as somebody changes it meanwhile. False where their
+        numbers went to others that joined at the same time: then they are stopped, and what they wrote is gone."""
+        ids = {number: secrets.token_hex(20) for number in self.numbers}
+        ids.update({shard.number: shard.id for shard in self._topology.shards if shard.number in ids})
+        for left in reversed(range(_ATTEMPTS)):
+            before, self._topology = self._topology, self._made(ids)
+            try:
+                self._push(shard.number for shard in self._topology.shards)
+                break
+            except redis.ResponseError:
+                if not left or not self._others(before):
+                    raise
+                time.sleep(_LOOK_S)
+                self._topology = self._newest(before)
+                if any(ids.get(shard.number, shard.id) != shard.id for shard in self._topology.shards):
+                    self._undo()
+                    return False
+        self._write_topology()
+        if self._shard_of is not None:  # what was created while they joined
+            for number, server in zip(self.numbers, self.servers, strict=True):
+                with Client(server.url) as client:
+                    for table in self._parts(number):
+                        client.create_table(table)
+        return True
+
+    def _undo(self) -> None:
+        """Stops shards that have just been started in new folders, and removes these."""
+        for number, server in zip(self.numbers, self.servers, strict=True):
+            server.stop(timeout=0)
+            shutil.rmtree(self._directory / f"shard-{number}")
+        self.servers.clear()
+
+    def _made(self, ids: Mapping[int, str]) -> Topology:
+        """The next version, with these shards where they are. Their slots are those of before."""
+        before = {shard.number: shard for shard in self._topology.shards}
+        own = []
+        for place, (number, server) in enumerate(zip(self.numbers, self.servers, strict=True)):
+            port, known = int(server.url.rpartition(":")[2]), before.get(number)
+            even = () if self._shard_of else slot_ranges(even_slots(place, len(self.numbers)))
+            own.append(ShardPlace(number, ids[number], self._announced, port, "", known.slots if known else even))
+        return self._topology.with_shards(own)
+
+    def _joined(self, url: str, file: Topology | None) -> Topology:
+        """The topology of the cluster that these shards join; they get numbers, unless the folder has theirs."""
+        try:
+            with Shards(url, self._password) as shards:
+                topology = shards.topology
+        except (ValueError, ConnectionError, redis.RedisError) as error:
+            raise ServerError(f"shard_of: {error}") from error
+        if not topology.shards:
+            raise ServerError(f"shard_of: {url.rpartition('@')[2]} is no cluster: it has no topology")
+        ids = {shard.number: shard.id for shard in topology.shards}
+        if file is None:
+            first = max(ids) + 1
+            self.numbers = list(range(first, first + len(self.numbers)))
+            if self.numbers[-1] >= MOST_SHARDS:
+                raise ServerError(f"expected shards with numbers up to {MOST_SHARDS - 1}, and {first - 1} is taken")
+        elif gone := [number for number in self.numbers if ids.get(number) != file.shard(number).id]:
+            raise ServerError(
+                f"{self._directory} holds the files of shard {gone[0]}, which the cluster has forgotten: join it in "
+                "another folder"
+            )
+        return topology
+
+    def _others(self, topology: Topology) -> list[ShardPlace]:
+        """The shards that somebody else runs."""
+        return [shard for shard in topology.shards if shard.number not in self.numbers]
+
+    def _newest(self, topology: Topology) -> Topology:
+        """This one, or a newer one that the others have."""
+        for shard in self._others(topology):
+            with contextlib.suppress(redis.RedisError, ValueError), self._connection(shard.number, topology) as client:
+                topology = newest([topology, topology_of(client)])
+        return topology
 
     def _read_topology(self) -> Topology | None:
         file = self._directory / FILE
         if not file.exists():
             return None
         try:
-            before = Topology.from_json(file.read_text())
+            text = file.read_text()
+            before = Topology.from_json(text)
+            numbers = json.loads(text).get("own") or [shard.number for shard in before.shards]
         except (OSError, ValueError) as error:
             raise ServerError(f"{file} cannot be read: {error}") from error
-        if len(before.shards) != self._count:
+        if len(numbers) != len(self.numbers):
             raise ServerError(
-                f"{self._directory} holds the files of {len(before.shards)} shards, and {self._count} were asked for: "
+                f"{self._directory} holds the files of {len(numbers)} shards, and {len(self.numbers)} were asked for: "
                 "start as many, or in another folder"
             )
+        self.numbers = numbers
         return before
 
     def _write_topology(self) -> None:
-        self._write(FILE, self._topology.to_json())
+        self._write(FILE, json.dumps({**json.loads(self._topology.to_json()), "own": self.numbers}))
 
     def _write(self, name: str, text: str) -> Path:
         """The file is the one before, or this one, whole."""
@@ -261,25 +359,43 @@ class Cluster:
         unfinished.replace(file)
         return file
 
-    def _connection(self, number: int) -> redis.Redis:
-        return redis.Redis.from_url(self.servers[number].url, socket_timeout=self._start_timeout)
+    def _url_of(self, shard: ShardPlace) -> str:
+        return f"redis://{self._login}{place_of(shard)}"
+
+    def _connection(self, number: int, topology: Topology | None = None) -> redis.Redis:
+        if number in self.numbers:
+            url = self.servers[self.numbers.index(number)].url
+        else:
+            url = self._url_of((topology or self._topology).shard(number))
+        return redis.Redis.from_url(url, socket_timeout=self._start_timeout)
 
     def _push(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            with self._connection(number) as client:
-                client.execute_command(*self._topology.arguments(number))
+        """Tells shards the topology; others that do not answer are told by who runs them."""
+        with self._clients(numbers) as clients:
+            push(clients, self._topology)
+
+    @contextlib.contextmanager
+    def _clients(self, numbers: Iterable[int] | None = None) -> Iterator[dict[int, redis.Redis]]:
+        """Clients of shards by number; of all."""
+        chosen = [shard.number for shard in self._topology.shards] if numbers is None else numbers
+        clients = {number: self._connection(number) for number in chosen}
+        try:
+            yield clients
+        finally:
+            for client in clients.values():
+                client.close()
 
     def _adopt(self) -> None:
         """Takes over the newest topology that somebody else has pushed, and tells it to shards that have none."""
-        newest, untold = self._topology, []
-        for number, server in enumerate(self.servers):
+        found, untold = self._topology, []
+        for number, server in zip(self.numbers, self.servers, strict=True):
             if server.running:
                 with contextlib.suppress(redis.RedisError, ValueError), self._connection(number) as client:
-                    told = Topology.from_json(client.execute_command("CLUSTER", "TOPOLOGY"))
-                    newest = max(newest, told, key=lambda each: each.version)
+                    told = topology_of(client)
+                    found = newest([found, told])
                     untold += [number] if told.version == 0 else []
-        if newest is not self._topology:
-            self._topology = newest
+        if found is not self._topology:
+            self._topology = found
             self._write_topology()
         self._push(untold)
 
@@ -297,12 +413,32 @@ class Cluster:
             MoveRefused: gradients wait in one of the slots, or the target does not take a key.
             ValueError: there are no such slots, or no such shard.
         """
-        clients = {number: self._connection(number) for number in range(self._count)}
-        try:
-            return move(clients, self.topology, parse_slots(slots) if isinstance(slots, str) else slots, target)
-        finally:
-            for client in clients.values():
-                client.close()
+        topology = self.topology
+        with self._clients() as clients:
+            return move(clients, topology, parse_slots(slots) if isinstance(slots, str) else slots, target)
+
+    def forget(self, number: int, discard: bool = False) -> Topology:
+        """Takes a shard out of the cluster, which then may be stopped. Clients do without it within about a second.
+
+        Args:
+            number: the shard's.
+            discard: whether items of tables may go with it.
+
+        Returns:
+            The topology without it.
+
+        Raises:
+            MoveRefused: it has slots of keys, or slots are moving; or it holds items or does not answer, and `discard`
+                is not set.
+            ValueError: there is no such shard.
+        """
+        topology = self.topology
+        with self._clients() as clients:
+            left = forget(clients, topology, number, discard)
+        with self._lock:
+            self._topology = newest([self._topology, left])
+            self._write_topology()
+        return left
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -320,9 +456,12 @@ class Cluster:
             ReplayError: a shard could not write its snapshot.
         """
         topology = self.topology
+        if others := self._others(topology):
+            numbers = ", ".join(str(shard.number) for shard in others)
+            raise ServerError(f"expected all shards to be run by this process, and {numbers} are run by another one")
         if topology.moves:
             raise ServerError("expected no slot to be moving while shards are cut: finish the move, then try again")
-        with ThreadPoolExecutor(self._count) as pool:
+        with ThreadPoolExecutor(len(self.servers)) as pool:
             files = list(pool.map(_cut, [server.url for server in self.servers]))
         if self.topology.version != topology.version:
             raise ServerError("expected the topology to stay while the shards were cut, and it has changed: try again")
@@ -339,8 +478,10 @@ class Cluster:
             names = [str(self._directory / name) for name in told["snapshots"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ServerError(f"{file} cannot be read: {error}") from error
-        if len(names) != self._count:
-            raise ServerError(f"{file} is of {len(names)} shards, and {self._count} were asked for: start as many")
+        if len(names) != len(self.numbers):
+            raise ServerError(
+                f"{file} is of {len(names)} shards, and {len(self.numbers)} were asked for: start as many"
+            )
         if missing := [name for name in names if not os.path.exists(name)]:
             raise ServerError(f"{file} names {missing[0]}, which is not there any more (setting snapshot-keep)")
         version = max(topology.version, now.version if now else 0)
@@ -374,4 +515,4 @@ class Cluster:
         self.stop()
 
     def __repr__(self) -> str:
-        return f"Cluster(pids={self.pids}, running={self.running})"
+        return f"Cluster(numbers={self.numbers}, pids={self.pids}, running={self.running})"

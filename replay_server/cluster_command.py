@@ -1,4 +1,4 @@
-"""`replay-server cluster start|status|move|stop`: shards of one replay, on this host."""
+"""`replay-server cluster start|status|move|forget|stop`: shards of one replay."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import redis
 
 from .arguments import Parser, did_you_mean
 from .cluster import Cluster
-from .cluster_moves import move
+from .cluster_moves import forget, move
+from .cluster_shards import SCHEME, Shards
 from .config import ConfigError, ServeConfig, load_config, parse_size, read_password
 from .connection import PASSWORD_VARIABLE
 from .errors import ReplayError
-from .topology import Topology, parse_slots
+from .topology import parse_slots
 
 EXIT_FAILURE, EXIT_USAGE, EXIT_SERVER_LOST, EXIT_INTERRUPTED = 1, 2, 5, 130
-_SCHEME = "redis+cluster://"
 
 
 def main(arguments: list[str]) -> int:
@@ -57,7 +57,12 @@ def _start_parser() -> argparse.ArgumentParser:
         epilog=f"The password comes from --password-file or the variable {PASSWORD_VARIABLE}. Exit status: 0 stopped "
         "by a signal, or because every shard was, 1 failure, 2 usage.",
     )
-    parser.add_argument("--shards", type=int, default=2, metavar="N", help="how many (default 2)")
+    parser.add_argument("--shards", type=int, metavar="N", help="how many (default 2; with --shard-of 1)")
+    parser.add_argument(
+        "--shard-of",
+        metavar="URL",
+        help=f"a cluster that runs, {SCHEME}host:port, which these shards join, with its tables and its password",
+    )
     parser.add_argument("--host", metavar="HOST", help="address to listen on (default 127.0.0.1)")
     parser.add_argument(
         "--port",
@@ -111,7 +116,7 @@ def _start(arguments: list[str]) -> int:
     try:
         cluster = Cluster(
             settings.tables,
-            options.shards,
+            options.shards or (1 if options.shard_of else 2),
             settings.host,
             settings.port,
             password,
@@ -121,12 +126,13 @@ def _start(arguments: list[str]) -> int:
             announce=options.announce,
             restore="latest" if options.restore else None,
             pin=options.pin,
+            shard_of=options.shard_of,
         )
-    except (ReplayError, OSError, redis.RedisError) as error:
+    except (ReplayError, ValueError, OSError, redis.RedisError) as error:
         return _fail(str(error), EXIT_FAILURE)
     with cluster:
-        url = cluster.url.rpartition("@")[2].removeprefix(_SCHEME)
-        print(f"ready url={_SCHEME}{url} pids={','.join(map(str, cluster.pids))}", flush=True)
+        url = cluster.url.rpartition("@")[2].removeprefix(SCHEME)
+        print(f"ready url={SCHEME}{url} pids={','.join(map(str, cluster.pids))}", flush=True)
         while not asked.wait(0.1) and not cluster.was_stopped:
             pass
     return 0
@@ -143,48 +149,9 @@ def _url_parser(part: str, about: str) -> argparse.ArgumentParser:
         "1 failure, 2 usage, 5 no shard answers.",
     )
     parser.add_argument(
-        "--server", default=f"{_SCHEME}127.0.0.1:7000", metavar="URL", help=f"shards (default {_SCHEME}127.0.0.1:7000)"
+        "--server", default=f"{SCHEME}127.0.0.1:7000", metavar="URL", help=f"shards (default {SCHEME}127.0.0.1:7000)"
     )
     return parser
-
-
-class Shards:
-    """Clients of all shards of a cluster, as the first shard of its URL that answers tells of them.
-
-    Raises:
-        ValueError: the URL is none of a cluster.
-        ConnectionError: no shard answers.
-    """
-
-    def __init__(self, url: str) -> None:
-        if not url.startswith(_SCHEME):
-            raise ValueError(f"expected {_SCHEME}[:password@]host:port[,host:port…], got {url!r}")
-        login, at, hosts = url.removeprefix(_SCHEME).rpartition("@")
-        self._login = f"{login}{at}"
-        self._password = None if at else os.environ.get(PASSWORD_VARIABLE) or None
-        for place in hosts.split(","):
-            with self._client(place) as client:
-                try:
-                    self.topology = Topology.from_json(client.execute_command("CLUSTER", "TOPOLOGY"))
-                except redis.ConnectionError:
-                    continue
-            break
-        else:
-            raise ConnectionError(f"no shard answers at {hosts}")
-        self.clients = {
-            shard.number: self._client(
-                f"[{shard.host}]:{shard.port}" if ":" in shard.host else f"{shard.host}:{shard.port}"
-            )
-            for shard in self.topology.shards
-        }
-
-    def _client(self, place: str) -> redis.Redis:
-        options: dict[str, Any] = {"password": self._password} if self._password else {}
-        return redis.Redis.from_url(f"redis://{self._login}{place}", socket_timeout=30.0, **options)
-
-    def close(self) -> None:
-        for client in self.clients.values():
-            client.close()
 
 
 def _with_shards(server: str, run: Callable[[Shards], int]) -> int:
@@ -196,12 +163,11 @@ def _with_shards(server: str, run: Callable[[Shards], int]) -> int:
         return _fail(str(error), EXIT_SERVER_LOST)
     except redis.RedisError as error:
         return _fail(str(error), EXIT_FAILURE)
-    try:
-        return run(shards)
-    except (redis.RedisError, ReplayError, ValueError) as error:
-        return _fail(str(error), EXIT_FAILURE)
-    finally:
-        shards.close()
+    with shards:
+        try:
+            return run(shards)
+        except (redis.RedisError, ReplayError, ValueError) as error:
+            return _fail(str(error), EXIT_FAILURE)
 
 
 def shard_status(client: redis.Redis) -> dict[str, Any]:
@@ -284,6 +250,20 @@ def _move(arguments: list[str]) -> int:
     return _with_shards(options.server, run)
 
 
+def _forget(arguments: list[str]) -> int:
+    parser = _url_parser("forget", "Takes a shard out of a cluster: clients do without it, and it may be stopped.")
+    parser.add_argument("--shard", required=True, type=int, metavar="N", help="its number")
+    parser.add_argument("--discard", action="store_true", help="even with items of tables, or without an answer")
+    options = parser.parse_args(arguments)
+
+    def run(shards: Shards) -> int:
+        after = forget(shards.clients, shards.topology, options.shard, options.discard)
+        print(f"topology {after.version}: without shard {options.shard}")
+        return 0
+
+    return _with_shards(options.server, run)
+
+
 def _stop(arguments: list[str]) -> int:
     parser = _url_parser("stop", "Stops every shard of a cluster in order (SHUTDOWN), and so what watches them.")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds to wait for it (default 60)")
@@ -315,5 +295,6 @@ PARTS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
     "start": ("run shards on this host, and watch them", _start),
     "status": ("where the shards are, and what they hold", _status),
     "move": ("move slots of keys to another shard", _move),
+    "forget": ("take a shard out", _forget),
     "stop": ("stop them all", _stop),
 }

@@ -7,18 +7,20 @@ to the key's home.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
 from . import cluster_add, cluster_queue, cluster_sample, commands, gradients
 from .batch import Batch, new_batch
-from .checks import check_awaited, check_ids, check_priorities
+from .checks import check_awaited, check_ids, check_priorities, check_timeout
 from .cluster_address import ClusterAddress, even_slots, process_offset, slot_of
 from .cluster_sample import join_ragged
 from .cluster_tables import closed_on_all, share_of, share_of_limiter, whole_info, whole_of
@@ -27,7 +29,7 @@ from .commands import Command, ServedTable
 from .connection import Address
 from .connection_pool import ConnectionPool
 from .driver import Operation, operation
-from .errors import ConnectionLost, LimitExceeded, ReplayError, ServerError, TableClosed
+from .errors import ConnectionLost, LimitExceeded, ReplayError, ServerError, TableClosed, Timeout, explain
 from .operations import Operations, told_as
 from .options import ClientOptions, SampleOptions
 from .ragged import Ragged
@@ -49,6 +51,8 @@ MOST_SAMPLED = 1 << 20
 """Items of a sample, as one server has it."""
 AWAY_S = 1.0
 """How long a shard that was left out is not asked again."""
+LOOK_EVERY_S, LOOK_PATIENCE_S = 1.0, 0.2
+"""How often a client asks whether shards have come or gone, and how long it waits for the answer."""
 SLOTS_PAUSE_S = 0.05
 """The longest pause between two questions to a shard that was not told its slots yet."""
 
@@ -82,6 +86,9 @@ class ClusterOperations(Operations):
     def _begin(self, url: str) -> None:
         self._address = ClusterAddress.of_client(url, self._options.password_file)
         self._shards: list[Shard] = []
+        self._version, self._look_at, self._looks = 0, math.inf, itertools.count()
+        """Of the topology, and when it is asked for again. 0 = the servers have none: those of the URL are the
+        shards."""
         self._sums: dict[str, dict[int, float]] = {}
         """By table and shard, as last told: of p^α, or items."""
         self._unused: dict[tuple[str, int], int] = {}
@@ -100,9 +107,11 @@ class ClusterOperations(Operations):
         return sum(shard._pool.count_lost() for shard in self._shards)
 
     def _found(self) -> Operation[list[Shard]]:
-        """The shards, by number; looked for once."""
+        """The shards, by number, as they were told within the last second or so."""
         if not self._shards and not self._is_closed:
             self._shards = yield from self._discovered()
+        elif time.monotonic() >= self._look_at:
+            yield from self._notice()
         if self._is_closed:
             raise ConnectionLost(f"the client of {self._address} is closed")
         return self._shards
@@ -115,12 +124,13 @@ class ClusterOperations(Operations):
             lost = [each for each in told if isinstance(each, ConnectionLost)]
             if len(lost) == len(told):
                 raise lost[0]
-            for topology in told:
-                shards = None if isinstance(topology, Exception) else json.loads(topology or "{}").get("shards")
-                if shards:
-                    found = [self._as_told(shard) for shard in sorted(shards, key=lambda shard: shard["shard"])]
-                    yield from self._check_numbers(found)
-                    return found
+            newest = max((_topology_in(each) for each in told), key=lambda topology: topology["version"])
+            if newest["version"]:
+                shards = sorted(newest["shards"], key=lambda shard: shard["shard"])
+                found = [self._as_told(shard) for shard in shards]
+                yield from self._check_numbers(found)
+                self._version, self._look_at = newest["version"], time.monotonic() + LOOK_EVERY_S
+                return found
             if lost:
                 raise ConnectionLost(
                     f"{lost[0]}; which shard that is can be told by a topology alone, and no server that answers has "
@@ -191,9 +201,12 @@ class ClusterOperations(Operations):
                 given[shard.number] = result
         return given
 
-    def _on_all(self, make: Callable[[Shard], Operation[T]]) -> Operation[list[T]]:
-        """As `_gathered`, of every shard; a lost one is an error."""
-        shards = yield from self._found()
+    def _on_all(
+        self, make: Callable[[Shard], Operation[T]], shards: Sequence[Shard] | None = None
+    ) -> Operation[list[T]]:
+        """As `_gathered`, of every shard, in their order; a lost one is an error."""
+        if shards is None:
+            shards = yield from self._found()
         return all_or_error((yield from together([make(shard) for shard in shards])))
 
     def _next_shard(self) -> Operation[Shard]:
@@ -234,6 +247,20 @@ class ClusterOperations(Operations):
                     yield home._pool.pause, pause
                     pause = min(2 * pause, SLOTS_PAUSE_S)
 
+    def _notice(self) -> Operation[None]:
+        """Asks a shard, another one each time, whether shards have come or gone. Without an answer all stays as it is,
+        and so where the servers have no topology."""
+        if not self._version:
+            return
+        self._look_at = time.monotonic() + LOOK_EVERY_S
+        shards = [shard for shard in self._shards if shard.away_until <= time.monotonic()] or self._shards
+        asked = shards[next(self._looks) % len(shards)]
+        question = asked.command("CLUSTER", "TOPOLOGY", repeatable=True)
+        (told,) = yield from together([question], time.monotonic() + LOOK_PATIENCE_S)
+        if _topology_in(told)["version"] > self._version:
+            with contextlib.suppress(ConnectionLost):
+                yield from self._look_again()
+
     def _look_again(self) -> Operation[None]:
         """Looks for the shards anew; those that are where they were keep their connections."""
         found = yield from self._discovered()
@@ -261,8 +288,10 @@ class ClusterOperations(Operations):
 
     @_as_on_one
     def create_table(self, table: Table) -> Operation[None]:
+        yield from self._found()
+        yield from self._notice()
         shards = yield from self._found()
-        before = yield from self._on_all(lambda shard: shard.tables())
+        before = yield from self._on_all(lambda shard: shard.tables(), shards)
         created = yield from together(
             [shard.create_table(share_of(table, shard.number, len(shards))) for shard in shards]
         )
@@ -285,7 +314,7 @@ class ClusterOperations(Operations):
     @_as_on_one
     def table(self, name: str) -> Operation[Table]:
         shards = yield from self._found()
-        tables = yield from self._on_all(lambda shard: shard.table(name))
+        tables = yield from self._on_all(lambda shard: shard.table(name), shards)
         return whole_of({shard.number: table for shard, table in zip(shards, tables, strict=True)})
 
     @_as_on_one
@@ -326,7 +355,7 @@ class ClusterOperations(Operations):
             changes["rate_limiter"] = share_of_limiter(changes["rate_limiter"], len(shards))
         if changes.get("max_bytes"):
             changes["max_bytes"] = -(-changes["max_bytes"] // len(shards))
-        yield from self._on_all(lambda shard: shard.configure(name, **changes))
+        yield from self._on_all(lambda shard: shard.configure(name, **changes), shards)
         for shard in shards:
             shard._tables.pop(name, None)
         self._sums.pop(name, None)
@@ -346,7 +375,7 @@ class ClusterOperations(Operations):
         self, name: str, *, since: int | None = None, size: int | None = None, timeout: float | None = None
     ) -> Operation[tuple[int, int]]:
         shards = yield from self._found()
-        if len(shards) == 1:
+        if len(shards) == 1 and not self._version:
             return (yield from shards[0].await_items(name, since=since, size=size, timeout=timeout))
         check_awaited(since, size)
         wait = Wait(f"wait for items of {name!r}", timeout)
@@ -397,12 +426,20 @@ class ClusterOperations(Operations):
 
         return (yield from cluster_add.add(self, name, data, priorities, timeout))
 
+    def _found_with(self, ids: np.ndarray) -> Operation[list[Shard]]:
+        """The shards; looked for again where an id is of none of them, since that shard may have come just now."""
+        shards = yield from self._found()
+        if not np.isin(ids >> SHARD_BITS, [shard.number for shard in shards]).all():
+            yield from self._notice()
+            shards = yield from self._found()
+        return shards
+
     def _by_shard(
         self, ids: np.ndarray, make: Callable[[Shard, np.ndarray, np.ndarray], Operation[T]]
     ) -> Operation[list[tuple[np.ndarray, T | Exception]]]:
         """Does something with the ids of each shard, all at once: places among `ids`, and what was returned or raised.
         Ids of no shard are with none."""
-        shards = yield from self._found()
+        shards = yield from self._found_with(ids)
         numbers = ids >> SHARD_BITS
         places = [(shard, np.flatnonzero(numbers == shard.number)) for shard in shards]
         places = [(shard, which) for shard, which in places if len(which)]
@@ -431,7 +468,7 @@ class ClusterOperations(Operations):
     @_as_on_one
     def get(self, name: str, ids: Any) -> Operation[Batch]:
         checked = check_ids(ids)
-        shards = yield from self._found()
+        shards = yield from self._found_with(checked)
         if len(shards) == 1:
             return (yield from shards[0].get(name, checked))
         results = yield from self._by_shard(checked, lambda shard, own, _: shard.get(name, own))
@@ -460,6 +497,8 @@ class ClusterOperations(Operations):
     ) -> Operation[Batch]:
         shards = yield from self._found()
         if len(shards) == 1:
+            if self._version and options.timeout != 0:
+                return (yield from self._sampled_of_one(name, batch_size, out, shared, options))
             return (yield from shards[0]._sample(name, batch_size, out, shared, options))
         if batch_size < 1:  # what one server says
             raise ServerError("ERR expected a count of items, an integer of at least 1", "ERR")
@@ -473,6 +512,22 @@ class ClusterOperations(Operations):
         if cluster_queue.has_order(served.table):
             return (yield from cluster_queue.take(self, name, batch_size, out, options))
         return (yield from cluster_sample.sample(self, name, batch_size, out, options))
+
+    def _sampled_of_one(
+        self, name: str, batch_size: int, out: Batch | None, shared: bool, options: SampleOptions
+    ) -> Operation[Batch]:
+        """Waits on the only shard a second at a time, and goes on with all when others have joined."""
+        timeout = check_timeout(options.timeout)
+        left, deadline = timeout, None if timeout is None else time.monotonic() + timeout
+        while len(shards := (yield from self._found())) == 1:
+            now = replace(options, timeout=LOOK_EVERY_S if left is None else min(LOOK_EVERY_S, left))
+            try:
+                return (yield from shards[0]._sample(name, batch_size, out, shared, now))
+            except Timeout as error:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                if left == 0:
+                    raise explain(f"sample of {batch_size} from {name!r}", timeout, Timeout(error.reason)) from None
+        return (yield from self._sample(name, batch_size, out, shared, replace(options, timeout=left)))
 
     def _written(
         self,
@@ -489,6 +544,11 @@ class ClusterOperations(Operations):
         present = yield from self._present()
         shard = present[(next(self._turns) if place is None else place) % len(present)]
         return (yield from shard._written(kinds, name, environments, n_step, discount, options))
+
+
+def _topology_in(told: Any) -> dict[str, Any]:
+    """What a server told of a topology; one of version 0 where it has none, or did not answer."""
+    return {"version": 0} if isinstance(told, Exception) or not told else json.loads(told)
 
 
 def _number_in(info: bytes | str) -> int:

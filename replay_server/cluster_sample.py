@@ -103,6 +103,9 @@ def sample(
                 draw = _Draw(cluster, name, count, out, options)
             if reason:
                 yield from wait.pause(cluster, reason)
+                if (yield from cluster._found()) is not draw.known:  # shards have come or gone
+                    draw.drop()
+                    draw = _Draw(cluster, name, count, out, options)
     except BaseException:
         draw.drop()
         raise
@@ -123,6 +126,8 @@ class _Draw:
     ) -> None:
         self.cluster, self.name, self.count, self.out, self.options = cluster, name, count, out, options
         self.shards: list[Shard] = []
+        self.known: list[Shard] | None = None
+        """All of the cluster, when it began."""
         self.pieces: list[_Piece] = []
         self.covered: dict[int, list[tuple[float, float, int]]] = {}
         """Of each shard, by number: up to when, with which sum and size, for each of its answers."""
@@ -157,8 +162,9 @@ class _Draw:
 
     def _begin(self) -> Operation[None]:
         self.served = yield from self.cluster._gathered(lambda shard: shard._known(self.name))
-        self.shards = [shard for shard in self.cluster._shards if shard.number in self.served]
-        self.left_out = {shard.number for shard in self.cluster._shards if shard not in self.shards}
+        self.known = self.cluster._shards
+        self.shards = [shard for shard in self.known if shard.number in self.served]
+        self.left_out = {shard.number for shard in self.known if shard not in self.shards}
         self.table = whole_of({number: each.table for number, each in self.served.items()})
         self.names = self.table.chosen(self.options.columns)
         if self.out is not None:

@@ -44,6 +44,15 @@ def share_of(table: Table, number: int, shards: int) -> Table:
     )
 
 
+def part_like(part: Table, beside: int, number: int) -> Table:
+    """The part of a table on a shard that comes later, as large as that of shard `beside`. Samples wait for no more
+    than an item of it: they may go on already, and the first items there must not hold them up."""
+    limiter = part.rate_limiter
+    if _minimum(limiter) > 1:
+        limiter = replace(limiter, min_size_to_sample=1)
+    return replace(part, rate_limiter=limiter, seed=_moved(part.seed, number - beside))
+
+
 def whole_of(parts: Mapping[int, Table]) -> Table:
     """The table that parts by shard number are together."""
     number, first = next(iter(parts.items()))

@@ -93,6 +93,17 @@ class Topology:
         numbers = ", ".join(str(shard.number) for shard in self.shards)
         raise ValueError(f"expected the number of a shard, one of {numbers}, got {number}")
 
+    def with_shards(self, places: Iterable[ShardPlace]) -> Topology:
+        """The next version, with these shards in the place of those of the same numbers, or beside the others."""
+        shards = {shard.number: shard for shard in (*self.shards, *places)}
+        return replace(self, version=self.version + 1, shards=tuple(shards[number] for number in sorted(shards)))
+
+    def without(self, number: int) -> Topology:
+        """The next version, without a shard, which has no slots."""
+        self.shard(number)
+        left = tuple(shard for shard in self.shards if shard.number != number)
+        return replace(self, version=self.version + 1, shards=left)
+
     def beginning(self, slots: Iterable[int], target: int) -> Topology:
         """The next version, in which these slots begin to move. Those that are there already do not."""
         self.shard(target)

@@ -1,0 +1,85 @@
+"""Clients of all shards of a cluster, for what watches and changes it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import redis
+
+from .connection import PASSWORD_VARIABLE
+from .topology import ShardPlace, Topology
+
+SCHEME = "redis+cluster://"
+
+
+class Shards:
+    """Clients of all shards of a cluster, as the newest topology that a shard of its URL tells has them.
+
+    Args:
+        url: shards of it, `redis+cluster://[:password@]host:port[,host:port…]`.
+        password: where the URL has none; None = that of the environment.
+
+    Raises:
+        ValueError: the URL is none of a cluster.
+        ConnectionError: no shard answers.
+    """
+
+    def __init__(self, url: str, password: str | None = None) -> None:
+        if not url.startswith(SCHEME):
+            raise ValueError(f"expected {SCHEME}[:password@]host:port[,host:port…], got {url!r}")
+        login, at, hosts = url.removeprefix(SCHEME).rpartition("@")
+        self._login = f"{login}{at}"
+        self._password = None if at else password or os.environ.get(PASSWORD_VARIABLE) or None
+        told = []
+        for place in hosts.split(","):
+            with self._client(place) as client, suppress(redis.ConnectionError):
+                told.append(topology_of(client))
+        if not told:
+            raise ConnectionError(f"no shard answers at {hosts}")
+        self.topology = newest(told)
+        self.clients = {shard.number: self._client(place_of(shard)) for shard in self.topology.shards}
+
+    def _client(self, place: str) -> redis.Redis:
+        options: dict[str, Any] = {"password": self._password} if self._password else {}
+        return redis.Redis.from_url(f"redis://{self._login}{place}", socket_timeout=30.0, **options)
+
+    def close(self) -> None:
+        for client in self.clients.values():
+            client.close()
+
+    def __enter__(self) -> Shards:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def topology_of(client: redis.Redis) -> Topology:
+    """As a shard has it."""
+    return Topology.from_json(client.execute_command("CLUSTER", "TOPOLOGY"))
+
+
+def newest(topologies: Iterable[Topology]) -> Topology:
+    """The one of the highest version."""
+    return max(topologies, key=lambda each: each.version)
+
+
+def place_of(shard: ShardPlace) -> str:
+    """host:port, as a URL has it."""
+    return f"[{shard.host}]:{shard.port}" if ":" in shard.host else f"{shard.host}:{shard.port}"
+
+
+def push(clients: Mapping[int, redis.Redis], topology: Topology, first: int | None = None) -> None:
+    """Tells every shard of the topology that there is a client of: `first`, then the others by number. One that does
+    not answer is told by what watches it.
+
+    Raises:
+        redis.ResponseError: a shard has another one of this version, or a newer one.
+    """
+    numbers = [shard.number for shard in topology.shards if shard.number in clients]
+    for number in sorted(numbers, key=lambda each: (each != first, each)):
+        with suppress(redis.ConnectionError):
+            clients[number].execute_command(*topology.arguments(number))

@@ -1,0 +1,289 @@
+"""Shards that join a cluster that runs, and shards that are taken out of it, while clients go on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import redis
+
+import replay_server as rs
+from replay_server.cluster_moves import MoveRefused
+
+TABLE = rs.Table("t", capacity=600, signature={"k": rs.Column("int64")}, rate_limiter=rs.MinSize(2), seed=7)
+PASSWORD = "a/secret"
+SHARD = np.uint64(56)
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it should have come true within a minute"
+        time.sleep(0.02)
+
+
+def shards_of(ids: np.ndarray) -> set[int]:
+    return set((ids >> SHARD).tolist())
+
+
+def test_clients_add_to_and_draw_from_a_shard_that_has_joined() -> None:
+    with (
+        rs.Cluster([TABLE], shards=2, password=PASSWORD) as cluster,
+        rs.Client(cluster.url) as client,
+        rs.Client(cluster.url) as idle,
+    ):
+        first = client.add("t", {"k": np.arange(200)})
+        assert shards_of(first) == {0, 1}
+        idle.sample("t", 8)
+        url = cluster.url.split(",")[0].replace(f":{cluster.url.split('@')[0].rpartition(':')[2]}@", "")
+        with rs.Cluster(shards=1, shard_of=url, password=PASSWORD) as joined:
+            assert (joined.numbers, cluster.numbers) == ([2], [0, 1])
+            assert joined.topology == cluster.topology
+            assert joined.url == cluster.url
+            assert joined.topology.shard(2).slots == ()
+            wait_for(lambda: 2 in shards_of(client.add("t", {"k": np.arange(1000, 1096)})))
+            assert client.info("t")["capacity"] == 900
+            wait_for(lambda: 2 in shards_of(idle.sample("t", 64).ids))
+            third = joined.servers[0].url
+            with rs.Client(third) as own:
+                assert own.info("t")["size"] > 0
+                assert own.table("t").seed not in (0, cluster_part(cluster, 0).seed, cluster_part(cluster, 1).seed)
+            # Created by a client that knows all three.
+            client.create_table(rs.Table("later", 30, {"k": rs.Column("int64")}))
+            with rs.Client(third) as own:
+                assert own.tables() == ["t", "later"]
+            assert cluster.move("0-99", 2).shard(2).slots == ((0, 99),)
+            with pytest.raises(rs.ServerError, match="2 are run by another"):
+                cluster.checkpoint()
+
+
+def cluster_part(cluster: rs.Cluster, number: int) -> rs.Table:
+    with rs.Client(cluster.servers[number].url) as client:
+        return client.table("t")
+
+
+def test_draws_are_by_priority_over_the_old_shards_and_the_new_one() -> None:
+    """χ² of 20,000 draws over 30 items, 29 degrees of freedom: above 66 with a chance of 1e-4."""
+    with rs.Cluster([TABLE], shards=2) as cluster, rs.Client(cluster.url) as client:
+        client.add("t", {"k": np.arange(20)}, np.arange(1.0, 21.0))
+        with rs.Cluster(shard_of=cluster.url, shards=1) as joined, rs.Client(joined.url) as other:
+            with rs.Client(joined.servers[0].url) as own:
+                own.add("t", {"k": np.arange(20, 30)}, np.arange(21.0, 31.0))
+            wait_for(lambda: 2 in shards_of(client.sample("t", 64).ids))
+            powers = np.arange(1.0, 31.0) ** 0.6
+            for each in (client, other):
+                counts = np.zeros(30)
+                for _ in range(40):
+                    batch = each.sample("t", 500)
+                    np.add.at(counts, batch.data["k"], 1)
+                    assert np.allclose(batch.probabilities, (powers / powers.sum())[batch.data["k"]])
+                expected = powers / powers.sum() * 20_000
+                assert float(((counts - expected) ** 2 / expected).sum()) < 66
+
+
+def test_the_first_items_of_a_shard_that_joined_do_not_hold_up_samples() -> None:
+    limiter = rs.SampleToInsertRatio(samples_per_insert=4.0, min_size_to_sample=20, error_buffer=1000.0)
+    table = rs.Table("t", 600, {"k": rs.Column("int64")}, rate_limiter=limiter)
+    with rs.Cluster([table], shards=1) as cluster, rs.Client(cluster.url) as client:
+        client.add("t", {"k": np.arange(40)})
+        with rs.Cluster(shard_of=cluster.url, shards=1) as joined, rs.Client(joined.url) as both:
+            assert shards_of(both.sample("t", 8, timeout=0).ids) == {0}
+            with rs.Client(joined.servers[0].url) as own:
+                own.add("t", {"k": np.arange(40, 41)}, [100.0])
+            assert both.table("t").rate_limiter == rs.SampleToInsertRatio(4.0, 21, 2000.0)
+            assert shards_of(both.sample("t", 64, timeout=0).ids) == {0, 1}
+
+
+def test_a_shard_that_joined_is_started_again_by_who_runs_it_and_joins_again_from_its_folder(tmp_path: Path) -> None:
+    with rs.Cluster([TABLE], shards=2, directory=tmp_path / "first") as cluster, rs.Client(cluster.url) as client:
+        with rs.Cluster(shard_of=cluster.url, shards=2, directory=tmp_path / "second") as joined:
+            assert joined.numbers == [2, 3]
+            with rs.Client(joined.servers[1].url) as own:
+                ids = own.add("t", {"k": np.arange(5)})
+                own.checkpoint()
+            os.kill(joined.pids[1], signal.SIGKILL)
+            wait_for(lambda: joined.restarts == 1 and joined.running)
+            assert client.get("t", ids).data["k"].tolist() == list(range(5))
+        before = cluster.topology
+        with rs.Cluster(shard_of=cluster.url, shards=2, directory=tmp_path / "second", restore="latest") as joined:
+            after = joined.topology
+            assert joined.numbers == [2, 3]
+            assert [each.id for each in after.shards] == [each.id for each in before.shards]
+            wait_for(lambda: cluster.topology == after)
+            with rs.Client(joined.url) as new:
+                assert new.get("t", ids).data["k"].tolist() == list(range(5))
+        assert json.loads((tmp_path / "second" / "cluster.json").read_text())["own"] == [2, 3]
+        with pytest.raises(rs.ServerError, match="files of 2 shards, and 1 were asked for"):
+            rs.Cluster(shard_of=cluster.url, shards=1, directory=tmp_path / "second")
+    with rs.Cluster([TABLE], shards=2, directory=tmp_path / "first") as cluster:  # while the others are away
+        assert [shard.number for shard in cluster.topology.shards] == [0, 1, 2, 3]
+
+
+def test_two_that_join_at_once_get_places_of_their_own() -> None:
+    with rs.Cluster([TABLE], shards=1) as cluster:
+        made: list[rs.Cluster] = []
+        threads = [
+            threading.Thread(target=lambda: made.append(rs.Cluster(shard_of=cluster.url, shards=1))) for _ in range(3)
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert sorted(each.numbers[0] for each in made) == [1, 2, 3]
+            wait_for(lambda: len({each.topology for each in (cluster, *made)}) == 1)
+            with rs.Client(cluster.url) as client:
+                ids = client.add("t", {"k": np.arange(400)})
+                assert shards_of(ids) == {0, 1, 2, 3}
+        finally:
+            for each in made:
+                each.stop()
+
+
+def test_a_shard_is_forgotten_when_nothing_is_lost_with_it_and_clients_do_without_it(tmp_path: Path) -> None:
+    with rs.Cluster([TABLE], shards=1) as cluster, rs.Client(cluster.url) as client:
+        with rs.Cluster(shard_of=cluster.url, shards=1, directory=tmp_path) as joined:
+            cluster.move("5-9", 1)
+            with pytest.raises(MoveRefused, match="shard 1 has the slots 5-9"):
+                cluster.forget(1)
+            cluster.move("5-9", 0)
+            wait_for(lambda: 1 in shards_of(client.add("t", {"k": np.arange(64)})))
+            with pytest.raises(MoveRefused, match=r"shard 1 holds [0-9]+ items of table 't'"):
+                cluster.forget(1)
+            with pytest.raises(ValueError, match="expected the number of a shard"):
+                cluster.forget(3)
+            left = cluster.forget(1, discard=True)
+            assert [shard.number for shard in left.shards] == [0]
+            assert cluster.topology == left
+            assert joined.running
+        wait_for(lambda: shards_of(client.sample("t", 64).ids) == {0})
+        assert shards_of(client.add("t", {"k": np.arange(64)})) == {0}
+        with pytest.raises(rs.ServerError, match="shard 1, which the cluster has forgotten"):
+            rs.Cluster(shard_of=cluster.url, shards=1, directory=tmp_path)
+
+
+def test_what_cannot_be_joined_is_told() -> None:
+    for config, why in (
+        ({}, "cluster support disabled"),
+        ({"cluster-enabled": True}, "no cluster: it has no topology"),
+    ):
+        with rs.Server([TABLE], config=config) as server:
+            place = server.url.removeprefix("redis://")
+            with pytest.raises(rs.ServerError, match=f"shard_of: .*{why}"):
+                rs.Cluster(shard_of=f"redis+cluster://{place}", shards=1)
+    with pytest.raises(rs.ServerError, match="no shard answers at"):
+        rs.Cluster(shard_of=f"redis+cluster://{place}", shards=1)
+    with pytest.raises(rs.ServerError, match=r"expected redis\+cluster://"):
+        rs.Cluster(shard_of=server.url, shards=1)
+    with pytest.raises(rs.ServerError, match="shard_of without tables"):
+        rs.Cluster([TABLE], shard_of=f"redis+cluster://{place}")
+
+
+def test_the_commands_join_and_forget(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "replay_server", "cluster"]
+
+    def start(*options: str) -> tuple[subprocess.Popen[str], str]:
+        process = subprocess.Popen([*command, "start", *options], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("ready url="), line
+        return process, line.split()[1].removeprefix("url=")
+
+    first, url = start("--shards", "1", "--port", "0", "--dir", str(tmp_path / "a"))
+    processes = [first]
+    try:
+        second, both = start("--shard-of", url, "--port", "0", "--dir", str(tmp_path / "b"))
+        processes.append(second)
+        assert both.startswith(f"{url},")
+        status = json.loads(
+            subprocess.run(
+                [*command, "status", "--server", both, "--json"], check=True, capture_output=True, text=True
+            ).stdout
+        )
+        assert [(shard["shard"], shard["running"]) for shard in status["shards"]] == [(0, True), (1, True)]
+        forget = [*command, "forget", "--server", url, "--shard"]
+        refused = subprocess.run([*forget, "0"], capture_output=True, text=True, check=False)
+        assert (refused.returncode, "move them to other shards" in refused.stderr) == (1, True)
+        done = subprocess.run([*forget, "1"], capture_output=True, text=True, check=True)
+        assert "without shard 1" in done.stdout
+        with redis.Redis.from_url(f"redis://{url.removeprefix('redis+cluster://')}") as client:
+            assert client.info("cluster")["cluster_shards"] == 1
+        second.terminate()
+        assert second.wait(timeout=60) == 0
+        assert first.poll() is None
+    finally:
+        for process in processes:
+            process.terminate()
+            process.communicate(timeout=60)
+
+
+def test_a_sample_that_waits_is_given_what_is_added_to_a_shard_that_joins() -> None:
+    with rs.Cluster([TABLE], shards=1) as cluster, rs.Client(cluster.url) as client:
+        batches: list[rs.Batch] = []
+        waiting = threading.Thread(target=lambda: batches.append(client.sample("t", 4, timeout=60.0)))
+        waiting.start()
+        with rs.Cluster(shard_of=cluster.url, shards=1) as joined, rs.Client(joined.servers[0].url) as own:
+            own.add("t", {"k": np.arange(6)})
+            waiting.join()
+            assert shards_of(batches[0].ids) == {1}
+
+
+def test_actors_and_a_learner_go_on_while_shards_join_and_lose_nothing() -> None:
+    table = rs.Table("t", 10**6, {"k": rs.Column("int64")}, rate_limiter=rs.MinSize(1))
+    stop, failed = threading.Event(), list[BaseException]()
+    added: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def repeated(call: Callable[[rs.Client, int], None]) -> threading.Thread:
+        def run() -> None:
+            turn = 0
+            try:
+                with rs.Client(cluster.url) as client:
+                    while not stop.is_set():
+                        call(client, turn)
+                        turn += 1
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    def act(client: rs.Client, turn: int, number: int) -> None:
+        keys = number * 10**6 + turn * 8 + np.arange(8)
+        added.append((client.add("t", {"k": keys}), keys))
+
+    def learn(client: rs.Client, turn: int) -> None:
+        batch = client.sample("t", 32, timeout=60.0)
+        client.update_priorities("t", batch.ids, np.ones(32))
+
+    def is_used(number: int) -> None:
+        count = len(added)
+        wait_for(lambda: failed or any(number in shards_of(ids) for ids, _ in added[count:]))
+
+    with rs.Cluster([table], shards=1) as cluster, contextlib.ExitStack() as stack:
+        threads = [repeated(lambda client, turn, number=number: act(client, turn, number)) for number in range(2)]
+        threads.append(repeated(learn))
+        try:
+            for number in (1, 2):
+                stack.enter_context(rs.Cluster(shard_of=cluster.url, shards=1))
+                is_used(number)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert not failed
+        with rs.Client(cluster.url) as client:
+            ids, keys = (np.concatenate(arrays) for arrays in zip(*added, strict=True))
+            assert client.info("t")["size"] == len(ids)
+            assert np.array_equal(client.get("t", ids).data["k"], keys)
