@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import redis
+import redis.sentinel
 
 import replay_server
 
@@ -158,3 +159,26 @@ def settled(primary: Member, replica: Member) -> None:
         return replica.is_up() and replica.replication()["slave_repl_offset"] >= told
 
     eventually(same, f"{replica.name} has all of {primary.name}")
+
+
+SENTINEL = """port {port}
+dir {folder}
+sentinel monitor mine 127.0.0.1 {primary} 1
+sentinel down-after-milliseconds mine 1000
+sentinel failover-timeout mine 10000
+"""
+
+
+@contextlib.contextmanager
+def sentinel_of(primary: int, folder: Path) -> Iterator[redis.sentinel.Sentinel]:
+    """Redis's Sentinel, which watches the primary on this port as "mine"."""
+    port, file = free_port(), folder / "sentinel.conf"
+    file.write_text(SENTINEL.format(port=port, folder=folder, primary=primary))
+    with open(folder / "sentinel.log", "wb") as log:
+        command = [redis_program(), str(file), "--sentinel"]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        yield redis.sentinel.Sentinel([("127.0.0.1", port)])
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
