@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -22,7 +23,7 @@ import redis
 
 from .client import Client
 from .cluster_address import ClusterAddress, even_slots
-from .cluster_moves import forget, move
+from .cluster_moves import move
 from .cluster_shards import SCHEME, Shards, newest, place_of, push, topology_of
 from .cluster_tables import part_like, share_of
 from .errors import ConnectionLost, ServerError
@@ -35,6 +36,8 @@ FILE, CHECKPOINT_FILE = "cluster.json", "checkpoint.json"
 _LOOK_S = 0.1
 _ADOPT_S = 1.0
 _LONGEST_PAUSE_S = 5.0
+_PATIENCE_S = 2.0
+"""With other hosts, where these shards can do without their answer."""
 _ATTEMPTS = 20
 """To enter a topology that others change at the same time."""
 _log = logging.getLogger("replay_server.cluster")
@@ -43,6 +46,19 @@ _log = logging.getLogger("replay_server.cluster")
 def _cut(url: str) -> str:
     with Client(url) as client:
         return client.checkpoint()
+
+
+def _is_open(topology: Topology) -> bool:
+    """Whether one of the shards answers without a password."""
+    for shard in topology.shards:
+        with redis.Redis(shard.host, shard.port, socket_timeout=_PATIENCE_S) as client:
+            try:
+                return bool(client.ping())
+            except redis.AuthenticationError:
+                return False
+            except redis.RedisError:
+                continue
+    return False
 
 
 class ShardNotStarted(ServerError):
@@ -122,8 +138,13 @@ class Cluster:
         if shard_of is not None:
             if self._tables or restore == "checkpoint":
                 raise ServerError("expected shard_of without tables and checkpoint: these are of the cluster joined")
-            self._password = password or ClusterAddress.of_client(shard_of).password
-        self.numbers = list(range(shards))
+            try:
+                self._password = password or ClusterAddress.of_client(shard_of).password
+            except ValueError as error:
+                raise ServerError(f"shard_of: {error}") from error
+        self.numbers, self._turns = list(range(shards)), itertools.count()
+        self._parts: list[tuple[Table, int, str | None]] = []
+        """Of a cluster that was joined: each table as a shard has it, that shard's number, and why it is closed."""
         self._config, self._maxmemory, self._start_timeout = dict(config or {}), maxmemory, start_timeout
         self._temporary = None if directory is not None else tempfile.TemporaryDirectory(prefix="replay-cluster-")
         self._directory = Path(self._temporary.name if self._temporary else directory or ".")
@@ -186,7 +207,7 @@ class Cluster:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             server = Server(
-                self._parts(number),
+                [] if self._shard_of else [share_of(table, number, len(self.numbers)) for table in self._tables],
                 host=self._host,
                 port=port,
                 password=self._password,
@@ -203,14 +224,29 @@ class Cluster:
                 os.sched_setaffinity(server.pid, {self._cores[self.numbers.index(number)]})
         return server
 
-    def _parts(self, number: int) -> list[Table]:
-        """What a shard holds of each table: its share, or as much as the shards have that it joins."""
-        if self._shard_of is None:
-            return [share_of(table, number, len(self.numbers)) for table in self._tables]
+    def _complete(self, number: int) -> None:
+        """Gives a shard that joined the tables that it lacks, as the others have them; as they had them, if none
+        answers."""
         for beside in self._others(self._topology):
-            with contextlib.suppress(ConnectionLost), Client(self._url_of(beside), reconnect_timeout=0.0) as client:
-                return [part_like(client.table(name), beside.number, number) for name in client.tables()]
-        return []
+            try:
+                with Client(
+                    self._url_of(beside), connect_timeout=_PATIENCE_S, socket_timeout=_PATIENCE_S, reconnect_timeout=0.0
+                ) as client:
+                    infos = {name: client.info(name) for name in client.tables()}
+                    self._parts = [
+                        (client.table(name), beside.number, info["closed_reason"] if info["closed"] else None)
+                        for name, info in infos.items()
+                    ]
+                break
+            except ConnectionLost:
+                continue
+        with Client(self.servers[self.numbers.index(number)].url) as client:
+            there = client.tables()
+            for table, like, closed in self._parts:
+                if table.name not in there:
+                    client.create_table(part_like(table, like, number))
+                    if closed is not None:
+                        client.close_table(table.name, closed or None)
 
     def _watch(self) -> None:
         pauses, due, adopt_at = dict.fromkeys(self.numbers, 0.0), dict.fromkeys(self.numbers, 0.0), 0.0
@@ -240,6 +276,8 @@ class Cluster:
         try:
             died.stop(timeout=0)
             self.servers[own] = self._start(number, place.port, "latest")
+            if self._shard_of is not None:
+                self._complete(number)
             self._adopt()
         except (ServerError, redis.RedisError) as error:
             _log.error("shard %d did not start again: %s", number, error)
@@ -256,26 +294,41 @@ class Cluster:
         numbers went to others that joined at the same time: then they are stopped, and what they wrote is gone."""
         ids = {number: secrets.token_hex(20) for number in self.numbers}
         ids.update({shard.number: shard.id for shard in self._topology.shards if shard.number in ids})
-        for left in reversed(range(_ATTEMPTS)):
-            before, self._topology = self._topology, self._made(ids)
-            try:
-                self._push(shard.number for shard in self._topology.shards)
-                break
-            except redis.ResponseError:
-                if not left or not self._others(before):
-                    raise
-                time.sleep(_LOOK_S)
-                self._topology = self._newest(before)
-                if any(ids.get(shard.number, shard.id) != shard.id for shard in self._topology.shards):
-                    self._undo()
-                    return False
-        self._write_topology()
-        if self._shard_of is not None:  # what was created while they joined
-            for number, server in zip(self.numbers, self.servers, strict=True):
-                with Client(server.url) as client:
-                    for table in self._parts(number):
-                        client.create_table(table)
+        joins_anew = self._shard_of is not None and self._topology.shards[-1].number < self.numbers[0]
+        try:
+            if self._shard_of is not None:  # before clients know of them
+                for number in self.numbers:
+                    self._complete(number)
+            for left in reversed(range(_ATTEMPTS)):
+                before, self._topology = self._topology, self._made(ids)
+                try:
+                    self._push(shard.number for shard in self._topology.shards)
+                    break
+                except redis.ResponseError:
+                    if not left or not self._others(before):
+                        raise
+                    time.sleep(_LOOK_S)
+                    self._topology = self._newest(before)
+                    if any(ids.get(shard.number, shard.id) != shard.id for shard in self._topology.shards):
+                        self._undo()
+                        return False
+            self._write_topology()
+            if self._shard_of is not None:  # what was created meanwhile
+                for number in self.numbers:
+                    self._complete(number)
+        except BaseException:
+            if joins_anew:
+                self._retract(ids)
+            raise
         return True
+
+    def _retract(self, ids: Mapping[int, str]) -> None:
+        """Takes shards out of the topology again that have just come, and that nobody will start."""
+        with contextlib.suppress(redis.RedisError):
+            now = self._newest(self._topology)
+            if any(ids.get(shard.number) == shard.id for shard in now.shards):
+                self._topology = now.without(ids)
+                self._push(shard.number for shard in self._topology.shards)
 
     def _undo(self) -> None:
         """Stops shards that have just been started in new folders, and removes these."""
@@ -296,13 +349,22 @@ class Cluster:
 
     def _joined(self, url: str, file: Topology | None) -> Topology:
         """The topology of the cluster that these shards join; they get numbers, unless the folder has theirs."""
-        try:
-            with Shards(url, self._password) as shards:
-                topology = shards.topology
-        except (ValueError, ConnectionError, redis.RedisError) as error:
-            raise ServerError(f"shard_of: {error}") from error
-        if not topology.shards:
-            raise ServerError(f"shard_of: {url.rpartition('@')[2]} is no cluster: it has no topology")
+        until = time.monotonic() + self._start_timeout
+        while True:
+            try:
+                with Shards(url, self._password) as shards:
+                    topology = shards.topology
+            except (ValueError, ConnectionError, redis.RedisError) as error:
+                raise ServerError(f"shard_of: {error}") from error
+            if not topology.shards:
+                raise ServerError(f"shard_of: {url.rpartition('@')[2]} is no cluster: it has no topology")
+            if not topology.moves:
+                break
+            if time.monotonic() > until:
+                raise ServerError("shard_of: slots of keys are moving there; join when that is done")
+            time.sleep(_LOOK_S)
+        if self._password is not None and _is_open(topology):
+            raise ServerError("shard_of: the cluster has no password, so these shards may have none")
         ids = {shard.number: shard.id for shard in topology.shards}
         if file is None:
             first = max(ids) + 1
@@ -386,18 +448,34 @@ class Cluster:
                 client.close()
 
     def _adopt(self) -> None:
-        """Takes over the newest topology that somebody else has pushed, and tells it to shards that have none."""
-        found, untold = self._topology, []
+        """Takes over the newest topology that somebody else has pushed, and tells it to those of these shards that
+        missed it. One of the other shards is asked, too: it may have forgotten these, if it was started again from
+        files of before they joined."""
+        found, told = self._topology, dict[int, int]()
         for number, server in zip(self.numbers, self.servers, strict=True):
             if server.running:
                 with contextlib.suppress(redis.RedisError, ValueError), self._connection(number) as client:
-                    told = topology_of(client)
-                    found = newest([found, told])
-                    untold += [number] if told.version == 0 else []
+                    own = topology_of(client)
+                    found, told[number] = newest([found, own]), own.version
+        others = self._others(self._topology)
+        if self._shard_of is not None and others:
+            beside = others[next(self._turns) % len(others)]
+            with (
+                contextlib.suppress(redis.RedisError, ValueError),
+                redis.Redis.from_url(self._url_of(beside), socket_timeout=_PATIENCE_S) as client,
+            ):
+                theirs = topology_of(client)
+                numbers = {shard.number for shard in theirs.shards}
+                if theirs.version >= found.version and not numbers.issuperset(self.numbers):
+                    own = [self._topology.shard(number) for number in self.numbers]
+                    found = theirs.with_shards(shard for shard in own if shard.number not in numbers)
+                    with self._clients(numbers | set(told)) as clients:
+                        push(clients, found)
+                found = newest([found, theirs])
         if found is not self._topology:
             self._topology = found
             self._write_topology()
-        self._push(untold)
+        self._push(number for number, version in told.items() if version < found.version)
 
     def move(self, slots: str | Iterable[int], target: int) -> Topology:
         """Moves slots of keys to a shard, with what is in them, while clients go on.
@@ -416,29 +494,6 @@ class Cluster:
         topology = self.topology
         with self._clients() as clients:
             return move(clients, topology, parse_slots(slots) if isinstance(slots, str) else slots, target)
-
-    def forget(self, number: int, discard: bool = False) -> Topology:
-        """Takes a shard out of the cluster, which then may be stopped. Clients do without it within about a second.
-
-        Args:
-            number: the shard's.
-            discard: whether items of tables may go with it.
-
-        Returns:
-            The topology without it.
-
-        Raises:
-            MoveRefused: it has slots of keys, or slots are moving; or it holds items or does not answer, and `discard`
-                is not set.
-            ValueError: there is no such shard.
-        """
-        topology = self.topology
-        with self._clients() as clients:
-            left = forget(clients, topology, number, discard)
-        with self._lock:
-            self._topology = newest([self._topology, left])
-            self._write_topology()
-        return left
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 

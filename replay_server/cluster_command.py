@@ -1,4 +1,4 @@
-"""`replay-server cluster start|status|move|forget|stop`: shards of one replay."""
+"""`replay-server cluster start|status|move|stop`: shards of one replay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import redis
 
 from .arguments import Parser, did_you_mean
 from .cluster import Cluster
-from .cluster_moves import forget, move
+from .cluster_moves import move
 from .cluster_shards import SCHEME, Shards
 from .config import ConfigError, ServeConfig, load_config, parse_size, read_password
 from .connection import PASSWORD_VARIABLE
@@ -116,7 +116,7 @@ def _start(arguments: list[str]) -> int:
     try:
         cluster = Cluster(
             settings.tables,
-            options.shards or (1 if options.shard_of else 2),
+            (1 if options.shard_of else 2) if options.shards is None else options.shards,
             settings.host,
             settings.port,
             password,
@@ -250,20 +250,6 @@ def _move(arguments: list[str]) -> int:
     return _with_shards(options.server, run)
 
 
-def _forget(arguments: list[str]) -> int:
-    parser = _url_parser("forget", "Takes a shard out of a cluster: clients do without it, and it may be stopped.")
-    parser.add_argument("--shard", required=True, type=int, metavar="N", help="its number")
-    parser.add_argument("--discard", action="store_true", help="even with items of tables, or without an answer")
-    options = parser.parse_args(arguments)
-
-    def run(shards: Shards) -> int:
-        after = forget(shards.clients, shards.topology, options.shard, options.discard)
-        print(f"topology {after.version}: without shard {options.shard}")
-        return 0
-
-    return _with_shards(options.server, run)
-
-
 def _stop(arguments: list[str]) -> int:
     parser = _url_parser("stop", "Stops every shard of a cluster in order (SHUTDOWN), and so what watches them.")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds to wait for it (default 60)")
@@ -295,6 +281,5 @@ PARTS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
     "start": ("run shards on this host, and watch them", _start),
     "status": ("where the shards are, and what they hold", _status),
     "move": ("move slots of keys to another shard", _move),
-    "forget": ("take a shard out", _forget),
     "stop": ("stop them all", _stop),
 }

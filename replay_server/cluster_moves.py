@@ -57,6 +57,9 @@ def move(
         MoveRefused: gradients wait in one of the slots, or the target does not take a key.
         ValueError: there is no such shard.
         redis.RedisError: a shard is away for longer than half a minute.
+
+    A topology that somebody else changes at the same time is a MoveRefused as well. The same move, asked for again,
+    goes on.
     """
     owners = topology.owners()
     topology.shard(target)
@@ -67,7 +70,7 @@ def move(
     for source in sources:
         _refuse_gradients(clients[source], source, going)
     moving = topology.beginning(going, target)
-    push(clients, moving, target)
+    _tell(clients, moving, target)
     told(f"slots {slots_text(slot_ranges(going))} begin to move to shard {target}")
     for source in sources:
         count = _move_keys(clients[source], clients[target], going)
@@ -75,43 +78,11 @@ def move(
     return _hand_over(clients, moving, going, sources, target)
 
 
-def forget(clients: Mapping[int, redis.Redis], topology: Topology, number: int, discard: bool = False) -> Topology:
-    """Takes a shard out of the topology; the topology without it. The shard itself goes on, and nobody asks it.
-
-    Args:
-        clients: of every shard, by number.
-        topology: as the shards have it.
-        number: the shard's.
-        discard: whether it may go with items of tables, or without an answer.
-
-    Raises:
-        MoveRefused: it has slots, or slots are moving, or it holds items or does not answer.
-        ValueError: there is no such shard.
-    """
-    place = topology.shard(number)
-    if topology.moves:
-        raise MoveRefused("slots are moving: finish the move first")
-    if place.slots:
-        raise MoveRefused(f"shard {number} has the slots {slots_text(place.slots)}: move them to other shards first")
-    if not discard and (held := _held(clients[number])):
-        raise MoveRefused(f"shard {number} {held}; with --discard it goes all the same")
-    without = topology.without(number)
-    push(clients, without)
-    return without
-
-
-def _held(client: redis.Redis) -> str:
-    """What would be lost with a shard, "" if nothing."""
+def _tell(clients: Mapping[int, redis.Redis], topology: Topology, first: int) -> None:
     try:
-        names: Any = client.execute_command("REPLAY.LIST")
-        for name in names:
-            told: Any = client.execute_command("REPLAY.INFO", name)
-            fields = told if isinstance(told, dict) else dict(zip(told[::2], told[1::2], strict=True))
-            if size := int(fields[b"size"]):
-                return f"holds {size:,} items of table {name.decode(errors='replace')!r}"
-    except redis.ConnectionError:
-        return "does not answer"
-    return ""
+        push(clients, topology, first)
+    except redis.ResponseError as error:
+        raise MoveRefused(f"the topology was changed at the same time ({error}): give the same move again") from error
 
 
 def _named(client: redis.Redis, listing: str, slots: set[int]) -> list[bytes]:
@@ -218,7 +189,7 @@ def _hand_over(
             _refuse_gradients(clients[source], source, slots)
             if names := _named(clients[source], "WEIGHTS.LIST", slots):
                 _copy_weights(stack.enter_context(_holding(clients[source], names)), clients[target], names)
-        push(clients, arrived, target)
+        _tell(clients, arrived, target)
     return arrived
 
 

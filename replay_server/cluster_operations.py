@@ -51,7 +51,7 @@ MOST_SAMPLED = 1 << 20
 """Items of a sample, as one server has it."""
 AWAY_S = 1.0
 """How long a shard that was left out is not asked again."""
-LOOK_EVERY_S, LOOK_PATIENCE_S = 1.0, 0.2
+LOOK_EVERY_S, LOOK_PATIENCE_S = 1.0, 1.0
 """How often a client asks whether shards have come or gone, and how long it waits for the answer."""
 SLOTS_PAUSE_S = 0.05
 """The longest pause between two questions to a shard that was not told its slots yet."""
@@ -173,6 +173,12 @@ class ClusterOperations(Operations):
             for place, number in enumerate(sorted(by_number))
         ]
 
+    def _all(self) -> Operation[list[Shard]]:
+        """The shards as they are told now, for what must reach each of them."""
+        yield from self._found()
+        yield from self._notice()
+        return (yield from self._found())
+
     def _present(self) -> Operation[list[Shard]]:
         """The shards, without those that were left out a moment ago."""
         shards = yield from self._found()
@@ -204,9 +210,9 @@ class ClusterOperations(Operations):
     def _on_all(
         self, make: Callable[[Shard], Operation[T]], shards: Sequence[Shard] | None = None
     ) -> Operation[list[T]]:
-        """As `_gathered`, of every shard, in their order; a lost one is an error."""
+        """As `_gathered`, of every shard, in their order, and of one that has just joined; a lost one is an error."""
         if shards is None:
-            shards = yield from self._found()
+            shards = yield from self._all()
         return all_or_error((yield from together([make(shard) for shard in shards])))
 
     def _next_shard(self) -> Operation[Shard]:
@@ -248,18 +254,25 @@ class ClusterOperations(Operations):
                     pause = min(2 * pause, SLOTS_PAUSE_S)
 
     def _notice(self) -> Operation[None]:
-        """Asks a shard, another one each time, whether shards have come or gone. Without an answer all stays as it is,
-        and so where the servers have no topology."""
+        """Asks a shard, another one each time, whether shards have come or gone. Nothing is connected for that, and
+        without an answer all stays as it is; so where the servers have no topology."""
         if not self._version:
             return
         self._look_at = time.monotonic() + LOOK_EVERY_S
-        shards = [shard for shard in self._shards if shard.away_until <= time.monotonic()] or self._shards
-        asked = shards[next(self._looks) % len(shards)]
-        question = asked.command("CLUSTER", "TOPOLOGY", repeatable=True)
-        (told,) = yield from together([question], time.monotonic() + LOOK_PATIENCE_S)
-        if _topology_in(told)["version"] > self._version:
-            with contextlib.suppress(ConnectionLost):
-                yield from self._look_again()
+        first = next(self._looks)
+        for place in range(len(self._shards)):
+            shard = self._shards[(first + place) % len(self._shards)]
+            if (connection := shard._pool.idle()) is None:
+                continue
+            try:
+                question = connection.exchange(commands.any_command("CLUSTER", "TOPOLOGY"))
+                (told,) = yield from together([question], time.monotonic() + LOOK_PATIENCE_S)
+            finally:
+                shard._pool.release(connection)
+            if _topology_in(told)["version"] > self._version:
+                with contextlib.suppress(ConnectionLost):
+                    yield from self._look_again()
+            return
 
     def _look_again(self) -> Operation[None]:
         """Looks for the shards anew; those that are where they were keep their connections."""
@@ -273,6 +286,9 @@ class ClusterOperations(Operations):
         for gone in known.values():
             gone._pool.close()
         self._shards = found
+        if self._is_closed:  # meanwhile, by another thread
+            for shard in found:
+                shard._pool.close()
 
     @_as_on_one
     def gradient_keys(self) -> Operation[list[str]]:
@@ -288,9 +304,7 @@ class ClusterOperations(Operations):
 
     @_as_on_one
     def create_table(self, table: Table) -> Operation[None]:
-        yield from self._found()
-        yield from self._notice()
-        shards = yield from self._found()
+        shards = yield from self._all()
         before = yield from self._on_all(lambda shard: shard.tables(), shards)
         created = yield from together(
             [shard.create_table(share_of(table, shard.number, len(shards))) for shard in shards]
@@ -313,7 +327,7 @@ class ClusterOperations(Operations):
 
     @_as_on_one
     def table(self, name: str) -> Operation[Table]:
-        shards = yield from self._found()
+        shards = yield from self._all()
         tables = yield from self._on_all(lambda shard: shard.table(name), shards)
         return whole_of({shard.number: table for shard, table in zip(shards, tables, strict=True)})
 
@@ -350,7 +364,7 @@ class ClusterOperations(Operations):
 
     @_as_on_one
     def configure(self, name: str, **changes: Any) -> Operation[None]:
-        shards = yield from self._found()
+        shards = yield from self._all()
         if changes.get("rate_limiter") is not None:
             changes["rate_limiter"] = share_of_limiter(changes["rate_limiter"], len(shards))
         if changes.get("max_bytes"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any
 
 import redis
@@ -13,6 +12,8 @@ from .connection import PASSWORD_VARIABLE
 from .topology import ShardPlace, Topology
 
 SCHEME = "redis+cluster://"
+SILENT = (redis.ConnectionError, redis.TimeoutError)
+"""Of a shard that does not answer. (A password that is refused is a ConnectionError, too.)"""
 
 
 class Shards:
@@ -29,14 +30,21 @@ class Shards:
 
     def __init__(self, url: str, password: str | None = None) -> None:
         if not url.startswith(SCHEME):
-            raise ValueError(f"expected {SCHEME}[:password@]host:port[,host:port…], got {url!r}")
+            raise ValueError(f"expected {SCHEME}[:password@]host:port[,host:port…], got {url.rpartition('@')[2]!r}")
         login, at, hosts = url.removeprefix(SCHEME).rpartition("@")
         self._login = f"{login}{at}"
         self._password = None if at else password or os.environ.get(PASSWORD_VARIABLE) or None
-        told = []
+        told, refused = [], None
         for place in hosts.split(","):
-            with self._client(place) as client, suppress(redis.ConnectionError):
-                told.append(topology_of(client))
+            with self._client(place) as client:
+                try:
+                    told.append(topology_of(client))
+                except redis.AuthenticationError as error:
+                    refused = error
+                except SILENT:
+                    continue
+        if not told and refused:
+            raise refused
         if not told:
             raise ConnectionError(f"no shard answers at {hosts}")
         self.topology = newest(told)
@@ -81,5 +89,9 @@ def push(clients: Mapping[int, redis.Redis], topology: Topology, first: int | No
     """
     numbers = [shard.number for shard in topology.shards if shard.number in clients]
     for number in sorted(numbers, key=lambda each: (each != first, each)):
-        with suppress(redis.ConnectionError):
+        try:
             clients[number].execute_command(*topology.arguments(number))
+        except redis.AuthenticationError:
+            raise
+        except SILENT:
+            continue

@@ -45,8 +45,8 @@ def share_of(table: Table, number: int, shards: int) -> Table:
 
 
 def part_like(part: Table, beside: int, number: int) -> Table:
-    """The part of a table on a shard that comes later, as large as that of shard `beside`. Samples wait for no more
-    than an item of it: they may go on already, and the first items there must not hold them up."""
+    """The part of a table on a shard that comes later, as large as that of shard `beside`. It adds nothing to what
+    samples wait for: they may go on already, and the first items there must not hold them up."""
     limiter = part.rate_limiter
     if _minimum(limiter) > 1:
         limiter = replace(limiter, min_size_to_sample=1)
@@ -76,7 +76,7 @@ def _whole_limiter(parts: Sequence[RateLimiter]) -> RateLimiter:
     if isinstance(first, Queue):
         return Queue(sum(part.size for part in parts if isinstance(part, Queue)))
     sizes = [_minimum(part) for part in parts]
-    size = 1 if set(sizes) == {1} else sum(sizes)  # a minimum of 1 is 1 on each shard
+    size = sum(size for size in sizes if size > 1) or min(1, *sizes)  # 1 is no share: of a whole of 1, or `part_like`
     if isinstance(first, MinSize):
         return MinSize(size)
     buffer = sum(part.error_buffer for part in parts if isinstance(part, SampleToInsertRatio))

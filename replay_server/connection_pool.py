@@ -75,10 +75,8 @@ class ConnectionPool(Generic[C]):
         Raises:
             ConnectionLost: nothing answers, or the pool is closed.
         """
-        self._leave_parent()
-        while (idle := self._idle_one(shared)) is not None:
-            if self._stands(idle):
-                return idle
+        if (idle := self.idle(shared)) is not None:
+            return idle
         delay = _FIRST_DELAY_S
         while not self.closed:
             try:
@@ -95,6 +93,14 @@ class ConnectionPool(Generic[C]):
                 return connection
             connection.close()  # `close` may have looked before the connection was among those opened
         raise ConnectionLost(f"the client of {self.address} is closed")
+
+    def idle(self, shared: bool = False) -> C | None:
+        """A connection that is not used and still stands; None where that takes connecting."""
+        self._leave_parent()
+        while (idle := self._idle_one(shared)) is not None:
+            if self._stands(idle):
+                return idle
+        return None
 
     def _to_primary(self, shared: bool) -> Operation[C]:
         """A new connection to the host that is the primary."""

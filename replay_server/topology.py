@@ -98,10 +98,10 @@ class Topology:
         shards = {shard.number: shard for shard in (*self.shards, *places)}
         return replace(self, version=self.version + 1, shards=tuple(shards[number] for number in sorted(shards)))
 
-    def without(self, number: int) -> Topology:
-        """The next version, without a shard, which has no slots."""
-        self.shard(number)
-        left = tuple(shard for shard in self.shards if shard.number != number)
+    def without(self, numbers: Iterable[int]) -> Topology:
+        """The next version, without shards of these numbers, which have no slots."""
+        gone = set(numbers)
+        left = tuple(shard for shard in self.shards if shard.number not in gone)
         return replace(self, version=self.version + 1, shards=left)
 
     def beginning(self, slots: Iterable[int], target: int) -> Topology:
