@@ -103,8 +103,8 @@ class Cluster:
         failing: why a shard that died has not started again so far, by number; it is tried again within 5 s.
 
     Raises:
-        ServerError: a shard did not start; the folder is that of another number of shards, or of shards that the
-            cluster has forgotten; or no shard of `shard_of` answers.
+        ServerError: a shard did not start; the folder is that of another number of shards, or of shards whose numbers
+            others have by now; or no shard of `shard_of` answers.
     """
 
     def __init__(
@@ -310,6 +310,8 @@ class Cluster:
                     time.sleep(_LOOK_S)
                     self._topology = self._newest(before)
                     if any(ids.get(shard.number, shard.id) != shard.id for shard in self._topology.shards):
+                        if not joins_anew:
+                            raise
                         self._undo()
                         return False
             self._write_topology()
@@ -371,12 +373,15 @@ class Cluster:
             self.numbers = list(range(first, first + len(self.numbers)))
             if self.numbers[-1] >= MOST_SHARDS:
                 raise ServerError(f"expected shards with numbers up to {MOST_SHARDS - 1}, and {first - 1} is taken")
-        elif gone := [number for number in self.numbers if ids.get(number) != file.shard(number).id]:
+            return topology
+        own = [file.shard(number) for number in self.numbers]
+        if taken := [shard.number for shard in own if ids.get(shard.number, shard.id) != shard.id]:
             raise ServerError(
-                f"{self._directory} holds the files of shard {gone[0]}, which the cluster has forgotten: join it in "
-                "another folder"
+                f"{self._directory} holds the files of shard {taken[0]}, and another one has this number by now: join "
+                "in another folder"
             )
-        return topology
+        # The cluster may have been started again from files of before these shards joined.
+        return topology.with_shards(replace(shard, slots=()) for shard in own if shard.number not in ids)
 
     def _others(self, topology: Topology) -> list[ShardPlace]:
         """The shards that somebody else runs."""

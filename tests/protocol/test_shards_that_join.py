@@ -373,3 +373,26 @@ def test_a_join_waits_for_slots_that_move() -> None:
         cluster.move([5], 1)
         with rs.Cluster(shard_of=cluster.url, shards=1) as joined:
             assert joined.numbers == [2]
+
+
+def test_a_folder_is_joined_again_unless_another_shard_has_its_number(tmp_path: Path) -> None:
+    with (
+        rs.Cluster([TABLE], shards=1) as cluster,
+        rs.Cluster(shard_of=cluster.url, shards=1, directory=tmp_path) as joined,
+        rs.Client(joined.servers[0].url) as own,
+    ):
+        ids = own.add("t", {"k": np.arange(3)})
+        own.checkpoint()
+    with (
+        rs.Cluster([TABLE], shards=1) as cluster,  # which does not know of that shard
+        rs.Cluster(shard_of=cluster.url, shards=1, directory=tmp_path, restore="latest") as joined,
+        rs.Client(cluster.url) as client,
+    ):
+        assert joined.numbers == [1]
+        assert client.get("t", ids).data["k"].tolist() == [0, 1, 2]
+    with (
+        rs.Cluster([TABLE], shards=1) as cluster,
+        rs.Cluster(shard_of=cluster.url, shards=1),
+        pytest.raises(rs.ServerError, match="shard 1, and another one has this number by now"),
+    ):
+        rs.Cluster(shard_of=cluster.url, shards=1, directory=tmp_path)
