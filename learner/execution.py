@@ -152,7 +152,8 @@ def choose_way(
     best = _best(plainest, trials.times, machine, share)
     if measured == rows and trials.repeated:
         ways = [replace(best, threads=number, ahead=ahead) for ahead, number in itertools.product(aheads, threads)]
-        ways += [replace(plainest, precision=precision, graph=True) for precision in precisions if True in graphs]
+        if True in graphs:
+            ways += [replace(plainest, precision=precision, graph=True) for precision in precisions]
         for way in ways:
             if way not in trials.times:
                 # The second thread takes what it saves, and threads never more than all of the time.
@@ -170,9 +171,9 @@ def _best(plainest: Way, times: dict[Way, Times], machine: Machine, share: float
     if not times:
         return plainest
     seconds = {way: machine.seconds_an_update(each) for way, each in times.items()}
-    precisions = list(dict.fromkeys(way.precision for way in times))
+    shortest, precisions = min(seconds.values()), list(dict.fromkeys(way.precision for way in times))
     ways = sorted(times, key=lambda way: precisions.index(way.precision))
-    return next((way for way in ways if not min(seconds.values()) < share * seconds[way]), plainest)
+    return next((way for way in ways if not shortest < share * seconds[way]), plainest)
 
 
 class _Trials:

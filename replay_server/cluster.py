@@ -259,9 +259,8 @@ class Cluster:
                     with contextlib.suppress(redis.RedisError):
                         self._adopt()
                     adopt_at = now + _ADOPT_S
-                known = {shard.number for shard in self._topology.shards}
                 for number, server in zip(self.numbers, tuple(self.servers), strict=True):
-                    if server.running or server.returncode == 0 or now < due[number] or number not in known:
+                    if server.running or server.returncode == 0 or now < due[number]:
                         continue
                     if self._restart(number):
                         pauses[number] = 0.0

@@ -54,12 +54,10 @@ def move(
         told: hears how far it is.
 
     Raises:
-        MoveRefused: gradients wait in one of the slots, or the target does not take a key.
+        MoveRefused: gradients wait in one of the slots, or the target does not take a key; or somebody else changed the
+            topology at the same time: then the same move, asked for again, goes on.
         ValueError: there is no such shard.
         redis.RedisError: a shard is away for longer than half a minute.
-
-    A topology that somebody else changes at the same time is a MoveRefused as well. The same move, asked for again,
-    goes on.
     """
     owners = topology.owners()
     topology.shard(target)
