@@ -158,7 +158,7 @@ def test_an_invocation_that_takes_too_long_is_ended_with_its_service(platform: H
     with pytest.raises(FunctionTimeout, match="no answer within") as raised:
         platform.invoke(waiting_request(silent_url), 0.5)
     (gone,) = set(before) - set(platform.services())
-    assert not group(gone)
+    wait_until(lambda: not group(gone))
     assert raised.value.instance
 
 

@@ -222,7 +222,7 @@ static err_t transmit_plain(struct packet *packet, const struct tcp_pcb *pcb) {
     struct part part = make_part(packet, from, packet->data_bytes - from, most);
     skip(&packet->data, from);
     if (!transmit_part(packet, &part)) return ERR_MEM; /* lwIP's timers see to it */
-    if (pcb && is_retransmission(packet, pcb)) stack.retransmissions++;
+    if (pcb && is_retransmission(packet, pcb)) stack.retransmissions += part.frames;
     return ERR_OK;
 }
 
@@ -258,7 +258,7 @@ static err_t transmit_turn(struct packet *packet, const struct tcp_pcb *pcb, str
         frames += part.frames;
     }
     if (sent > 0) sending_sent(&stack.sending, connection, sent, frames);
-    if (sent > 0 && again) stack.retransmissions++;
+    if (again) stack.retransmissions += frames;
     if (whole) return ERR_OK;
     sending_wait(&stack.sending, connection);
     return ERR_MEM;
@@ -293,7 +293,7 @@ bool stack_resend(struct lwip_connection *connection, uint32_t from, uint32_t *l
     skip(&packet.data, offset);
     if (!transmit_part(&packet, &part)) return false;
     recovery_sent(connection, from, from + *length, true);
-    stack.retransmissions++;
+    stack.retransmissions += part.frames;
     return true;
 }
 

@@ -28,7 +28,7 @@ struct stack {
     uint64_t next_tick_us, next_second_us;
     const struct tcp_pcb *output; /* whose segment is on its way out */
     struct sending sending;
-    uint64_t retransmissions; /* segments that had been sent before */
+    uint64_t retransmissions; /* frames with bytes that had been sent before */
     uint64_t recoveries, timeouts; /* losses noticed, once a window; retransmission timers that ran out */
     uint64_t refused_frames; /* received but dropped, because too many are held */
     uint64_t sequence_key[2];
