@@ -34,6 +34,10 @@ CLEARLY_FASTER = 0.95
 """Another way must take less than this share of the time of the plainest one,"""
 CLEARLY_FASTER_OF_LESS = 0.8
 """and less than this where fewer rows than a batch's were timed: there a busy machine misleads sooner."""
+OUTDONE = 3.0
+"""A precision that takes so many times as long as another one is not timed with more rows,"""
+OUTDONE_ROWS = 8
+"""once so many were timed: with fewer, what each update takes anyway decides."""
 BUDGET_S = 4.0
 """What all timed updates may take together, those that warm up included."""
 PRECISION_BUDGET_S = 2.5
@@ -93,7 +97,8 @@ class Choice:
     rows: int = 0
     """Batch size of the timed updates; 0 = none was timed."""
     update_ms: dict[str, float | None] = field(default_factory=dict)
-    """One update's, the shortest of several, by way as words; None where it failed."""
+    """One update's, the shortest of several, by way as words; None where it failed. The words say of how many rows
+    where those are fewer: a precision that was outdone by then."""
 
     def as_values(self) -> dict[str, Any]:
         """For config.json and summary.json, and for another process."""
@@ -159,9 +164,10 @@ def choose_way(
                 # The second thread takes what it saves, and threads never more than all of the time.
                 trials.one(way, rows, expected_s=trials.times[best].seconds)
         best = _best(best, trials.times, machine, share)
+    named = {str(way): times for way, times in trials.times.items()}
+    named |= {f"{way}, of {size} rows": times for (way, size), times in trials.outdone.items()}
     update_ms = {
-        str(way): round(1e3 * times.seconds, 3) if math.isfinite(times.seconds) else None
-        for way, times in trials.times.items()
+        name: round(1e3 * times.seconds, 3) if math.isfinite(times.seconds) else None for name, times in named.items()
     }
     return Choice(best, measured, update_ms)
 
@@ -181,16 +187,19 @@ class _Trials:
 
     def __init__(self, update_times: UpdateTimes, budget_s: float) -> None:
         self.times: dict[Way, Times] = {}
+        self.outdone: dict[tuple[Way, int], Times] = {}
+        """Of ways that were given up, with the rows that were timed."""
         self.repeated = False
         """Whether there was time for more than the updates that warm up."""
         self._update_times = update_times
         self._left_s = budget_s
 
     def growing(self, ways: Sequence[Way], rows: int, budget_s: float) -> int:
-        """Times all of `ways` with more and more rows, up to `rows`; returns how many were reached.
+        """Times `ways` with more and more rows, up to `rows`; returns how many were reached.
 
-        A size is left out where the times of the one before say that it would not fit in `budget_s`: a way that is so
-        much slower shows with fewer rows, too. The ways take turns, so that other work on the machine slows all.
+        A way that is many times slower shows with few rows, and is given up then: it would take the time of all that is
+        worth timing. A size is left out where the times of the one before say that it would not fit in `budget_s`. The
+        ways take turns, so that other work on the machine slows all.
         """
         later_s, measured = self._left_s - budget_s, 0
         for size in sorted({max(1, rows >> shift) for shift in (6, 4, 2, 0)}):
@@ -204,7 +213,16 @@ class _Trials:
             if not repeated:
                 break
             self.repeated = True
+            if OUTDONE_ROWS <= size < rows:
+                ways = self._give_up(ways, size)
         return measured
+
+    def _give_up(self, ways: Sequence[Way], size: int) -> list[Way]:
+        """Those of `ways` that go on."""
+        most_s = OUTDONE * min(times.seconds for times in self.times.values())
+        outdone = [way for way in ways if most_s < self.times[way].seconds < math.inf]
+        self.outdone |= {(way, size): self.times.pop(way) for way in outdone}
+        return [way for way in ways if way not in outdone]
 
     def one(self, way: Way, rows: int, expected_s: float) -> None:
         """Times one further way, if it is expected to fit in."""
