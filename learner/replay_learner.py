@@ -315,7 +315,7 @@ class ReplayLearner(abc.ABC):
         tensor = values if isinstance(values, Tensor) else tensor_over(values).to(self.device)
         if tensor.ndim == 4 and channels_first(tensor.shape[1:]):
             # Images meet channels-last weights; turning bytes over is a quarter of the work of turning floats over.
-            tensor = tensor.contiguous(memory_format=torch.channels_last)
+            tensor = _channels_last(tensor)
         return tensor
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
@@ -323,6 +323,15 @@ class ReplayLearner(abc.ABC):
             return contextlib.nullcontext()
         # Without the cache of casts: threads share it, and a forward pass casts each weight once anyway.
         return torch.autocast(self.device.type, dtype=getattr(torch, self.precision), cache_enabled=False)
+
+
+def _channels_last(images: Tensor) -> Tensor:
+    if images.device.type != "cpu":
+        return images.contiguous(memory_format=torch.channels_last)
+    turned = torch.empty_like(images, memory_format=torch.channels_last)
+    for channel in range(images.shape[1]):  # half of the time of `contiguous`
+        turned[:, channel] = images[:, channel]
+    return turned
 
 
 def choose_device(name: str) -> torch.device:
