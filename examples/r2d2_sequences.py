@@ -4,8 +4,8 @@
 
 Kapturowski et al. 2019 (Recurrent Experience Replay in Distributed Reinforcement Learning): sequences that overlap, the
 recurrent state stored with each, a burn-in, n-step double Q-learning with rescaled values, and sequence priorities
-η·max|δ| + (1 − η)·mean|δ|. Steps are stored once: a sequence is an item that sees the last `length` steps through
-windows, so overlapping sequences cost nothing but their own columns. Needs `pip install '.[rl]'`.
+η·max|δ| + (1 − η)·mean|δ|. Steps are stored once: a sequence is an item that shows the last `length` steps, or as many
+as the episode has, through ragged windows, so overlapping sequences cost little. Needs `pip install '.[rl]'`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -108,19 +109,20 @@ class Player:
 
 
 def make_table(settings: Settings, network: RecurrentQ) -> rs.Table:
-    """Steps, stored once, and sequences that see the last `length` of them; an episode's first step is repeated."""
+    """Steps, stored once, and sequences that show up to `length` of them."""
     length = settings.length
     signature = {
         "obs": rs.Column("float32", (2,), step_only=True),
         "action": rs.Column("int64", step_only=True),
         "reward": rs.Column("float32", step_only=True),
         "discount": rs.Column("float32", step_only=True),
-        "obs_sequence": rs.Window("obs", length),
-        "action_sequence": rs.Window("action", length),
-        "reward_sequence": rs.Window("reward", length),
-        "discount_sequence": rs.Window("discount", length),
+        "sequence": {
+            "obs": rs.Window("obs", max_length=length),
+            "action": rs.Window("action", max_length=length),
+            "reward": rs.Window("reward", max_length=length),
+            "discount": rs.Window("discount", max_length=length),
+        },
         "state": rs.Column("float32", (network.hidden,)),  # before the first step of the sequence
-        "steps": rs.Column("int64"),  # that are the sequence's own; fewer than length where the episode is younger
         "from_start": rs.Column("bool"),  # whether the first step is the episode's first: its state is exact
     }
     sampler = rs.Prioritized(priority_exponent=0.9)
@@ -138,30 +140,29 @@ def unrescale(x: Tensor) -> Tensor:
 
 
 def sequence_errors(
-    online: RecurrentQ, target: RecurrentQ, data: dict[str, np.ndarray], settings: Settings
+    online: RecurrentQ, target: RecurrentQ, data: dict[str, Any], settings: Settings
 ) -> tuple[Tensor, Tensor]:
     """n-step double Q-learning's δ at each step, float32 (batch, length), and which of the steps count, bool."""
-    batch = {name: torch.from_numpy(array) for name, array in data.items()}
-    length, n, steps = settings.length, settings.n_step, batch["steps"][:, None]
-    # A young episode's sequence begins with repetitions of its first step: they go to the end, where they do not count.
+    length, n = settings.length, settings.n_step
+    sequences = {name: torch.from_numpy(rows.padded(length=length)) for name, rows in data["sequence"].items()}
+    obs, action, reward, discount = (sequences[name] for name in ("obs", "action", "reward", "discount"))
+    steps = torch.from_numpy(data["sequence"]["obs"].lengths)[:, None]
+    state, from_start = torch.from_numpy(data["state"])[None], torch.from_numpy(data["from_start"])
     position = torch.arange(length)[None]
-    order = (position + length - steps).clamp(max=length - 1)
-    obs = batch["obs_sequence"].gather(1, order[..., None].expand(-1, -1, 2))
-    action, reward, discount = (batch[f"{name}_sequence"].gather(1, order) for name in ("action", "reward", "discount"))
+    real = position < steps
 
-    q = online.unroll(obs, batch["state"][None], settings.burn_in)
+    q = online.unroll(obs, state, settings.burn_in)
     with torch.no_grad():
-        q_target = target.unroll(obs, batch["state"][None], settings.burn_in)
+        q_target = target.unroll(obs, state, settings.burn_in)
         best = unrescale(q_target.gather(2, q.argmax(2, keepdim=True))[..., 0])
-        real = position < steps
         later = nn.functional.pad  # values of n steps later; beyond the sequence all are 0
-        reward, discount = later(reward * real, (0, n)), later(discount * real, (0, n))
+        reward, discount = later(reward, (0, n)), later(discount, (0, n))
         returns = later(best, (0, n))[:, n:]
         for i in reversed(range(n)):
             returns = reward[:, i : i + length] + discount[:, i : i + length] * returns
         ends = discount.gather(1, steps - 1) == 0  # in a terminal state: the last steps need no successor
         counts = real & ((position + n < steps) | ends)
-        counts &= (position >= settings.burn_in) | batch["from_start"][:, None]
+        counts &= (position >= settings.burn_in) | from_start[:, None]
     return rescale(returns) - q.gather(2, action[..., None])[..., 0], counts
 
 
@@ -198,9 +199,9 @@ def train(settings: Settings) -> float:
         in_episode += 1
         ended = terminated or truncated
         if in_episode % settings.stride == 0 or ended:
-            steps = min(in_episode, settings.length)
-            own = {"state": states[0], "steps": steps, "from_start": in_episode <= settings.length}
-            writer.create_item(columns=own)  # at the newest step, the last of its sequence
+            newest = slice(-settings.length, None)
+            own = {"state": states[0], "from_start": in_episode <= settings.length}
+            writer.create_item(columns={"sequence": newest, **own})
         if ended:
             writer.end_episode()
             player.begin()

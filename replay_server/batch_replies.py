@@ -116,7 +116,8 @@ def column_into(header: bytes, column: Any, count: int) -> Reading[bool]:
 
 
 def coded_reading(what: str, timeout: float | None, table: Table, out: Batch) -> Reading[Any]:
-    """Reads [ids, probabilities, weights, name, blob, …] in which windows come as coded columns of steps."""
+    """Reads [ids, probabilities, weights, name, blob, …] in which windows, but for ragged ones, come as coded columns
+    of steps."""
     line = yield None
     if line[:1] == b"-":
         return explain(what, timeout, (yield from value_after(line)))
@@ -133,21 +134,21 @@ def _by_source(table: Table, columns: Iterable[str]) -> dict[str, list[str]]:
     """The windows among columns, by the column of steps that they look at."""
     windows: dict[str, list[str]] = {}
     for name in columns:
-        if name in table.windows:
-            windows.setdefault(table.windows[name].source, []).append(name)
+        if name in table.fixed_windows:
+            windows.setdefault(table.fixed_windows[name].source, []).append(name)
     return windows
 
 
 def coded_count(table: Table, columns: Mapping[str, Any]) -> int:
     """How many columns come where windows are coded."""
-    return sum(name not in table.windows for name in columns) + len(_by_source(table, columns))
+    return sum(name not in table.fixed_windows for name in columns) + len(_by_source(table, columns))
 
 
 def coded_columns_into(
     what: str, table: Table, columns: Mapping[str, Any], count: int, fits: bool
 ) -> Reading[ReplayError | None]:
     """Receives columns of `count` items whose windows are coded; the error where something does not fit."""
-    for name in (name for name in columns if name not in table.windows):
+    for name in (name for name in columns if name not in table.fixed_windows):
         fits = (yield from bulk_after((yield None))) == name.encode() and fits
         fits = (yield from column_into((yield None), columns[name], count)) and fits
     for source, names in _by_source(table, columns).items():
@@ -157,7 +158,7 @@ def coded_columns_into(
         if not (yield from bulk_into(header, coded)) or not fits:
             fits = False
             continue
-        steps = [table.windows[name].steps for name in names]
+        steps = [table.fixed_windows[name].steps for name in names]
         try:
             expand_windows(coded, [columns[name] for name in names], steps, table.step_columns[source].item_bytes)
         except ServerError as error:
@@ -171,7 +172,7 @@ def codes(table: Table, count: int, columns: Sequence[str] | None, wanted: bool 
     if wanted is None:
         wanted = not local or getattr(table, "compression", "none") != "none"
     places: dict[str, int] = {}
-    for name, window in table.windows.items():
+    for name, window in table.fixed_windows.items():
         if columns is None or name in columns:
             places[window.source] = places.get(window.source, 0) + window.steps * count
     return bool(wanted and places) and max(places.values()) <= MOST_PLACES

@@ -90,14 +90,12 @@ class ClientStreams:
         except TableNotFound as error:
             self.close()
             raise (yield from self._client._with_known_tables(error, self._served.table.name)) from None
-        except SchemaError as error:
-            if (yield from self._was_made_anew()):
+        except ReplayError as error:
+            if _may_be_of_another_table(error) and (yield from self._was_made_anew()):
                 self.close()
                 raise ConnectionLost(
                     f"{command.what}: the table was created again, and its streams are gone"
                 ) from error
-            raise
-        except ReplayError as error:
             if isinstance(error, ServerError) and error.code == "READONLY":
                 self.close()  # a replica now: the next sending looks for the primary
             if connection.usable or isinstance(error, ConnectionLost):
@@ -117,3 +115,8 @@ class ClientStreams:
     def _was_made_anew(self) -> Operation[bool]:
         current = yield from self._client._look_up(self._served.table.name)
         return current.incarnation != self._served.incarnation
+
+
+def _may_be_of_another_table(error: ReplayError) -> bool:
+    """Whether a table that was created again would refuse so, too: a column, or a stream that is not open."""
+    return isinstance(error, SchemaError) or (isinstance(error, ServerError) and error.code == "ERR")

@@ -310,6 +310,11 @@ class VectorNStepWriting(StepWriting):
     def _check_windows(table: Table, n_step: int, reward: str) -> list[str]:
         """The columns that an observation alone must have: what successors are made of."""
         sources = [w.source for w in table.windows.values() if w.offset == n_step and w.source != reward]
+        if ragged := next(iter(table.ragged_windows), None):
+            raise SchemaError(
+                f"window {ragged!r} has a max_length, so its items say which steps they show: make a writer without "
+                "n_step"
+            )
         if not sources:
             offsets = ", ".join(f"{name!r} has {window.offset}" for name, window in table.windows.items())
             source = next((window.source for window in table.windows.values()), "obs")

@@ -130,6 +130,9 @@ class Column:
 class Window:
     """The steps of a column that an item shows: `length` steps, of which the last lies `offset` after the item's own.
 
+    With `max_length` it is ragged: each item shows the steps that it is made with, a slice of its episode, and a batch
+    has the window as a `Ragged`. The rest of this is of the others.
+
     A window stays within its episode. One that would go beyond the last step ends at the last step instead. Before the
     first step it repeats the first, as `gymnasium.wrappers.FrameStackObservation` does. In a batch it has the source's
     dtype and the shape (length, *source's shape).
@@ -138,17 +141,21 @@ class Window:
         source: name of the `Column`: its path in a nested signature.
         length: steps, up to 16,384; None: a single step, without the length dimension.
         offset: of its last step from the item's own: 0 for the observation, n for the observation n steps later.
+        max_length: of a ragged window: the most steps of an item, up to 16,384.
 
     Raises:
-        SchemaError: length or offset is out of range.
+        SchemaError: length, offset or max_length is out of range, or max_length comes with one of the others.
     """
 
     source: str
     length: int | None = None
     offset: int = 0
+    max_length: int | None = None
 
     def __post_init__(self) -> None:
         _check_name(self.source, "a window's source")
+        if self.max_length is not None:
+            self._check_ragged()
         if self.length is not None:
             check_whole(self.length, "a window's length", 1)
         check_whole(self.offset, "a window's offset", -MAX_WINDOW)
@@ -157,17 +164,36 @@ class Window:
                 f"a window's length and offset are at most {MAX_WINDOW}, got {self.length} and {self.offset}"
             )
 
+    def _check_ragged(self) -> None:
+        check_whole(self.max_length, "a window's max_length", 1)
+        if self.length is not None or self.offset != 0:
+            raise SchemaError(
+                "a window has either a max_length, or a length and an offset: items of a ragged one say which steps "
+                f"they show; got max_length {self.max_length}, length {self.length} and offset {self.offset}"
+            )
+        if int(self.max_length or 0) > MAX_WINDOW:
+            raise SchemaError(f"a window's max_length is at most {MAX_WINDOW}, got {self.max_length}")
+
+    @property
+    def ragged(self) -> bool:
+        """Whether each item shows as many steps as it is made with."""
+        return self.max_length is not None
+
     @property
     def steps(self) -> int:
-        """How many steps it shows."""
-        return 1 if self.length is None else int(self.length)
+        """How many steps it shows; ragged: at most."""
+        return int(self.length or self.max_length or 1)
 
     def over(self, source: Column) -> Column:
         """The column that it makes of its source, as in a batch."""
+        if self.max_length is not None:
+            return Column(source.dtype, (None, *source.shape), max_length=int(self.max_length))
         return Column(source.dtype, source.shape if self.length is None else (self.length, *source.shape))
 
     def to_spec(self) -> dict[str, Any]:
         """As in a table's spec."""
+        if self.max_length is not None:
+            return {"window": self.source, "max_length": int(self.max_length)}
         return {"window": self.source, "length": int(self.length or 0), "offset": int(self.offset)}
 
 
@@ -352,6 +378,16 @@ class Table:
         return {name: column for name, column in self.leaves.items() if isinstance(column, Window)}
 
     @cached_property
+    def ragged_windows(self) -> dict[str, Window]:
+        """Those of the windows whose items say which steps they show."""
+        return {name: window for name, window in self.windows.items() if window.ragged}
+
+    @cached_property
+    def fixed_windows(self) -> dict[str, Window]:
+        """The others."""
+        return {name: window for name, window in self.windows.items() if not window.ragged}
+
+    @cached_property
     def columns(self) -> dict[str, Column]:
         """The columns of a batch by path: each column that is not step_only, and each window as the column that it
         makes."""
@@ -494,11 +530,14 @@ def _column_from(name: str, value: Any) -> Column | Window:
     ):
         more = {"step_only": value.get("step_only", False), "max_length": value.get("max_length")}
         return Column(value["dtype"], value.get("shape", ()), **more)
-    if isinstance(value, Mapping) and "window" in value and not set(value) - {"window", "length", "offset"}:
-        return Window(value["window"], value.get("length") or None, value.get("offset", 0))
+    if isinstance(value, Mapping) and "window" in value and not set(value) - {"window", *_WINDOW_KEYS}:
+        return Window(value["window"], value.get("length") or None, value.get("offset", 0), value.get("max_length"))
     if isinstance(value, list | tuple) and len(value) == 2:
         return Column(value[0], value[1])
     raise SchemaError(
         f'column {name!r} must be {{"dtype": …, "shape": […], "step_only": …, "max_length": …}}, [dtype, shape] or '
-        f'{{"window": …, "length": …, "offset": …}}, got {value!r}'
+        f'{{"window": …, "length": …, "offset": …}} or {{"window": …, "max_length": …}}, got {value!r}'
     )
+
+
+_WINDOW_KEYS = ("length", "offset", "max_length")

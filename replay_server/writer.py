@@ -17,6 +17,7 @@ import numpy as np
 from .checks import as_array, check_column, check_priorities, check_timeout
 from .driver import Operation, operation
 from .errors import ConnectionLost, LimitExceeded, ReplayError, SchemaError, TableNotFound
+from .spans import spans, take_slices
 from .step_sink import BlockingWriter, StepSink, StepWriting
 from .table import MAX_HISTORY, Column, Table
 from .tree import Leaves
@@ -233,11 +234,14 @@ class VectorWriting(StepWriting):
         Args:
             priorities: (n,), raw; None: the maximum over the table's items when they are sent.
             at: the step of offset 0: −1 is the newest, −2 the one before it, to −history; a number, or (n,).
-            columns: the items' own columns, arrays (n, *column.shape); those not given are taken from step `at`.
+            columns: the items' own columns, arrays (n, *column.shape); those not given are taken from step `at`. Of
+                ragged windows the slices that items show, of the newest episode's steps so far as of a list: one
+                `slice`, or a list of n. A window that is not given shows its newest `max_length` steps.
             mask: bool (n,), the environments that make one; the rows of others are not looked at. None: all.
 
         Raises:
-            SchemaError: `at` is out of range, or a column is unknown, wrong, or neither given nor appended.
+            SchemaError: `at` is out of range, a column is unknown, wrong, or neither given nor appended, or a slice
+                shows more than `max_length` steps, or steps that lie further back than `history`.
             PriorityError: a priority is NaN, infinite or negative.
         """
         self._check_turn()
@@ -259,17 +263,25 @@ class VectorWriting(StepWriting):
         self._waiting.append(_Items(chosen, steps, raw, self._item_columns(columns or {}, chosen, steps)))
 
     def _item_columns(self, columns: Mapping[str, Any], chosen: np.ndarray, steps: np.ndarray) -> dict[str, np.ndarray]:
-        own, columns = self._table.item_columns, self._table.taken_apart(columns)
-        if unknown := [name for name in columns if name not in own]:
-            raise SchemaError(f"{unknown[0]!r} is not a column of items: expected some of {', '.join(own)}")
+        own, windows = self._table.item_columns, self._table.ragged_windows
+        slices, rest = take_slices(windows, columns)
+        given: dict[str, Any] = self._table.taken_apart(rest)
+        slices |= {name: given.pop(name) for name in windows if name in given}
+        if unknown := [name for name in given if name not in own]:
+            expected = ", ".join([*own, *windows])
+            raise SchemaError(f"{unknown[0]!r} is not a column of items: expected some of {expected}")
         found = {}
         for name, column in own.items():
-            if name in columns:
-                found[name] = self._check_rows(name, column, columns[name])[chosen]
+            if name in given:
+                found[name] = self._check_rows(name, column, given[name])[chosen]
             elif name in self._ring:
                 found[name] = self._ring[name][steps % self._kept, chosen]
             else:
                 raise SchemaError(f"column {name!r} is needed: it was not appended with the steps, so give it here")
+        now = self._streams
+        for name, window in windows.items():
+            value = slices.get(name, slice(-window.steps, None))
+            found[name] = spans(name, window, value, chosen, now.episode, now.steps, self._history)
         return found
 
     # ---- sending -----------------------------------------------------------------------------------------------------
@@ -409,11 +421,20 @@ class VectorWriting(StepWriting):
         steps = (items.steps - self._sent_from[items.streams]).astype(np.uint64)
         priorities = None if np.isnan(items.priorities[0]) else items.priorities
         streams = items.streams.astype(np.uint32)
-        ids = yield from self._sink.send_items(streams, steps, priorities, items.columns, timeout)
+        columns = {name: self._as_sent(name, values, items.streams) for name, values in items.columns.items()}
+        ids = yield from self._sink.send_items(streams, steps, priorities, columns, timeout)
         self._ids.append(ids)
         if sum(map(len, self._ids)) > MAX_KEPT_IDS:
             self._ids = [np.concatenate(self._ids)[-MAX_KEPT_IDS:]]
         return len(ids)
+
+    def _as_sent(self, name: str, values: np.ndarray, streams: np.ndarray) -> np.ndarray:
+        """Of a ragged window, the first steps as the sink counts them; other columns as they are."""
+        if name not in self._table.ragged_windows:
+            return values
+        sent = values.copy()
+        sent[:, 0] -= self._sent_from[streams].astype(np.uint64)
+        return sent
 
     # ---- checks ------------------------------------------------------------------------------------------------------
 
@@ -495,9 +516,16 @@ class SingleRows:
             return values
         return Leaves((name, self._row(name, value)) for name, value in values.items())
 
+    def of_item(self, columns: Mapping[str, Any]) -> Any:
+        """As `of`, of an item's columns and the slices that its ragged windows show."""
+        slices, rest = take_slices(self._table.ragged_windows, columns)
+        return Leaves(self.of(rest) | slices)
+
     def _row(self, name: str, value: Any) -> Any:
         if isinstance(value, np.ndarray):
             return value[None]
+        if isinstance(value, slice):
+            return [value]
         dtype = self._dtypes.get(name)
         # Numbers that surely fit go the short way; others are converted, or refused, with care.
         if dtype is not None and type(value) in _SHORT_WAYS.get(dtype.kind, ()) and -128 < value < 128:
@@ -560,7 +588,7 @@ class Writing(OneEnvironment):
         """Makes one item at step `at`, to be sent once what it sees is there. See `VectorWriter.create_items`."""
         self._check_turn()
         priorities = None if priority is None else [priority]
-        self._vector.create_items(priorities, at, self._rows.of(columns) if columns else None)
+        self._vector.create_items(priorities, at, self._rows.of_item(columns) if columns else None)
 
 
 class VectorWriter(VectorWriting, BlockingWriter):

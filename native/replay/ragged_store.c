@@ -13,7 +13,8 @@
 
 size_t ragged_largest_bytes(const struct table_config *config) {
     size_t bytes = 0;
-    for (uint32_t i = 0; i < config->columns; i++) bytes += config->column[i].row_bytes * config->column[i].max_length;
+    for (uint32_t i = 0; i < config->columns; i++)
+        if (config->column[i].kind == COLUMN_ITEM) bytes += config->column[i].row_bytes * config->column[i].max_length;
     return bytes;
 }
 

@@ -143,7 +143,8 @@ static inline void slot_store_drop(struct slot_store *store, uint32_t slot) {
 
 /* Lets go of what a list of this store, in a slot or on its way into one, has references to. */
 static inline void slot_store_drop_list(const struct slot_store *store, const uint32_t *list) {
-    for (uint32_t i = 0; i < store->list_length; i++) slot_store_drop(store->seen, list[i]);
+    for (uint32_t i = 0; i < store->list_length; i++)
+        if (list[i] != SLOT_NONE) slot_store_drop(store->seen, list[i]);
 }
 
 /* ---- items ---- */

@@ -142,13 +142,25 @@ static int read_column_key(struct spec_reader *spec, const char *what, enum colu
     return -1;
 }
 
+static int take_ragged_window(struct spec_reader *spec, const char *what, uint64_t max_length, struct column *column) {
+    if (max_length > TABLE_MAX_WINDOW) {
+        return error_set(spec->error, ERROR_BADSCHEMA,
+                         "%s: expected a max_length of a window of at most %u, got %" PRIu64, what, TABLE_MAX_WINDOW,
+                         max_length);
+    }
+    column->kind = COLUMN_WINDOW;
+    column->max_length = (uint32_t)max_length;
+    return 0;
+}
+
 /* `source` is the name of the column that a window looks at. */
 static int read_column_map(struct spec_reader *spec, const char *what, uint32_t pairs, struct column *column,
                            struct msgpack_value *source) {
     static const char *const keys[COLUMN_KEYS] = {"dtype",  "shape",  "step_only", "max_length",
                                                   "window", "length", "offset"};
-    const uint32_t of_values = 1u << KEY_DTYPE | 1u << KEY_SHAPE | 1u << KEY_STEP_ONLY | 1u << KEY_MAX_LENGTH;
-    const uint32_t of_windows = 1u << KEY_WINDOW | 1u << KEY_LENGTH | 1u << KEY_OFFSET;
+    const uint32_t of_values = 1u << KEY_DTYPE | 1u << KEY_SHAPE | 1u << KEY_STEP_ONLY;
+    const uint32_t of_fixed_windows = 1u << KEY_LENGTH | 1u << KEY_OFFSET;
+    const uint32_t of_windows = 1u << KEY_WINDOW | of_fixed_windows;
     uint32_t seen = 0;
     uint64_t max_length = 0;
     int key = 0;
@@ -158,10 +170,14 @@ static int read_column_map(struct spec_reader *spec, const char *what, uint32_t 
             return -1;
         }
     }
+    if (max_length && seen & 1u << KEY_WINDOW && !(seen & (of_values | of_fixed_windows)))
+        return take_ragged_window(spec, what, max_length, column);
     if (max_length && !column_is_ragged(column)) {
-        return error_set(spec->error, ERROR_BADSCHEMA,
-                         "%s: expected max_length only with a shape whose first size is nil, which makes it ragged",
-                         what);
+        return error_set(
+            spec->error, ERROR_BADSCHEMA,
+            "%s: expected max_length only with a shape whose first size is nil, which makes it ragged, or with a "
+            "window without length and offset",
+            what);
     }
     if (max_length) column->max_length = (uint32_t)max_length;
     if (seen & of_windows && (seen & of_values || !(seen & 1u << KEY_WINDOW))) {
@@ -236,7 +252,9 @@ static int bind_window(struct spec_reader *spec, struct table_config *config, st
     struct column *seen = &config->column[at];
     if (column_is_ragged(seen))
         return spec_refuse(spec, what, "the name of a column of a fixed shape, since each step has one", source);
-    uint32_t own = window->length ? 1 : 0;
+    uint32_t own = window->length || column_is_ragged(window) ? 1 : 0;
+    if (column_is_ragged(window) && seen->item_bytes == 0)
+        return spec_refuse(spec, what, "the name of a column that has bytes, since it is ragged", source);
     if (seen->dimensions + own > TABLE_MAX_DIMENSIONS) {
         return error_set(spec->error, ERROR_BADSCHEMA, "%s: expected at most %d dimensions, got %" PRIu32, what,
                          TABLE_MAX_DIMENSIONS, seen->dimensions + own);
@@ -281,7 +299,10 @@ static int bind_windows(struct spec_reader *spec, struct table_config *config, c
 
 static int check_bytes(struct spec_reader *spec, const struct table_config *config) {
     uint64_t total = 0;
-    for (uint32_t i = 0; i < config->columns; i++) total += config->column[i].item_bytes;
+    for (uint32_t i = 0; i < config->columns; i++) {
+        const struct column *column = &config->column[i];
+        total += column_is_ragged_window(column) ? column->row_bytes * column->max_length : column->item_bytes;
+    }
     total += ragged_largest_bytes(config);
     return total <= TABLE_MAX_ITEM_BYTES
                ? 0
@@ -318,9 +339,15 @@ static void write_text(struct msgpack_writer *writer, const char *text) {
 
 static void write_window(struct msgpack_writer *writer, const struct table_config *config,
                          const struct column *column) {
-    msgpack_write_map(writer, 3);
+    bool ragged = column_is_ragged(column);
+    msgpack_write_map(writer, ragged ? 2 : 3);
     write_text(writer, "window");
     write_text(writer, config->column[column->source].name);
+    if (ragged) {
+        write_text(writer, "max_length");
+        msgpack_write_unsigned(writer, column->max_length);
+        return;
+    }
     write_text(writer, "length");
     msgpack_write_unsigned(writer, column->length);
     write_text(writer, "offset");

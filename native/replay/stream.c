@@ -82,3 +82,27 @@ int stream_window(const struct stream *stream, uint64_t number, uint32_t length,
         steps[i] = stream_at(stream, i < repeated ? least : least + (i - repeated))->step;
     return 0;
 }
+
+int stream_span(const struct stream *stream, const struct table_span *span, uint32_t most, uint32_t *steps,
+                struct error *error) {
+    uint64_t first = span->first, count = span->count;
+    if (count > most) {
+        return error_set(error, ERROR_BADSHAPE,
+                         "a ragged window shows at most %" PRIu32 " steps (its max_length), got %" PRIu64, most, count);
+    }
+    if (count > 0 && (first >= stream->steps || count > stream->steps - first)) {
+        return error_set(error, ERROR_GENERIC,
+                         "%" PRIu64 " steps from step %" PRIu64 " on are not there yet: their stream has %" PRIu64
+                         " steps; append them first",
+                         count, first, stream->steps);
+    }
+    if (count > 0 && first < stream_oldest(stream)) return refuse_past(stream, first, error);
+    if (count > 0 && stream_at(stream, first)->episode != stream_at(stream, first + count - 1)->episode) {
+        return error_set(error, ERROR_GENERIC,
+                         "%" PRIu64 " steps from step %" PRIu64
+                         " on are of more than one episode; an item shows steps of one",
+                         count, first);
+    }
+    for (uint32_t i = 0; i < most; i++) steps[i] = i < count ? stream_at(stream, first + i)->step : SLOT_NONE;
+    return 0;
+}

@@ -62,7 +62,8 @@ enum column_type {
 };
 
 /* COLUMN_ITEM: a value of each item. COLUMN_STEP: a value of each step, seen only through windows. COLUMN_WINDOW: what an
- * item sees of a step column: `length` steps up to the step that lies `offset` after the item's own. */
+ * item sees of a step column: `length` steps up to the step that lies `offset` after the item's own; or, if it is ragged, the
+ * steps that the item was made with. */
 enum column_kind { COLUMN_ITEM, COLUMN_STEP, COLUMN_WINDOW };
 
 struct column {
@@ -75,10 +76,10 @@ struct column {
     size_t
         item_bytes; /* of one item (a window's: all its steps together); COLUMN_STEP: of one step; ragged: in its slot */
     size_t row_bytes; /* ragged: of one row, of which each item has as many as it likes; shape[0] is 0 then */
-    uint32_t max_length; /* ragged: rows of an item at most; 0: not ragged */
+    uint32_t max_length; /* ragged: rows of an item, or steps of a window, at most; 0: not ragged */
     bool in_steps; /* steps have it: COLUMN_STEP, or COLUMN_ITEM that a window looks at (it is then in both) */
     uint32_t source; /* COLUMN_WINDOW: the column looked at, with in_steps */
-    uint32_t length; /* COLUMN_WINDOW: steps; 0: a single one, without a dimension of its own */
+    uint32_t length; /* COLUMN_WINDOW: steps; 0: a single one, without a dimension of its own; or ragged */
     int32_t offset; /* COLUMN_WINDOW: of its last step against the item's own */
 };
 
@@ -87,7 +88,12 @@ static inline bool column_is_ragged(const struct column *column) {
     return column->max_length > 0;
 }
 
-/* Steps of a window; 1: of a column that is none. */
+/* A window whose items show as many steps as they were made with. */
+static inline bool column_is_ragged_window(const struct column *column) {
+    return column->kind == COLUMN_WINDOW && column->max_length > 0;
+}
+
+/* Steps of a window; 1: of a column that is none, or is ragged. */
 static inline uint32_t column_steps(const struct column *column) {
     return column->kind == COLUMN_WINDOW && column->length ? column->length : 1;
 }
@@ -330,14 +336,24 @@ int reservation_code(struct reservation *reservation, uint64_t deadline_us, stru
 /* Appends step i to streams[i]; flags (NULL: none) are of STEP_FIRST and STEP_LAST. On success the reservation is gone. */
 int table_append(struct table *table, struct reservation *reservation, struct stream *const *streams,
                  const uint8_t *flags, struct error *error);
+/* What a ragged window shows of an item: steps of one episode of its stream, consecutive ones. */
+struct table_span {
+    uint64_t first, count;
+};
+/* Of many items: by column, for each ragged window its table_span for each item, of any alignment. */
+struct table_spans {
+    const uint8_t *of[TABLE_MAX_COLUMNS];
+};
 /* Binds the items of a reservation to the steps that their windows see: item i at step steps[i] of streams[i]. Those steps
  * stay until the reservation is released or its items have gone. Needed before table_commit in a table with windows. */
 int table_resolve(struct table *table, struct reservation *reservation, struct stream *const *streams,
-                  const uint64_t *steps, struct error *error);
+                  const uint64_t *steps, const struct table_spans *spans, struct error *error);
 /* Where step `index` (0 … max(length, 1) - 1) of a window lies: its bytes, or with compression its block and the block's
  * size. NULL never. */
 const uint8_t *table_window_step(const struct table *table, uint32_t column, uint32_t slot, uint32_t index,
                                  size_t *size_bytes);
+/* Copies that step out. */
+void table_window_read(const struct table *table, uint32_t column, uint32_t slot, uint32_t index, void *out);
 /* A number for that step: equal for equal steps of one table while they are pinned. */
 uint32_t table_window_step_number(const struct table *table, uint32_t column, uint32_t slot, uint32_t index);
 

@@ -118,6 +118,15 @@ int table_append_batch(struct table *table, uint32_t n, struct stream *const *st
     return 0;
 }
 
+/* What ragged windows show is given in place of a column. */
+static struct table_spans spans_of(const struct table_config *config, uint32_t column_count, const uint32_t *columns,
+                                   const void *const *items) {
+    struct table_spans spans = {{NULL}};
+    for (uint32_t i = 0; i < column_count; i++)
+        if (config->column[columns[i]].kind == COLUMN_WINDOW) spans.of[columns[i]] = items[i];
+    return spans;
+}
+
 int table_items_batch(struct table *table, uint32_t n, struct stream *const *streams, const uint64_t *steps,
                       uint32_t column_count, const uint32_t *columns, const void *const *items,
                       const double *priorities, uint64_t *ids, uint32_t *made, struct error *error) {
@@ -130,10 +139,12 @@ int table_items_batch(struct table *table, uint32_t n, struct stream *const *str
     struct reservation *reservation = table_reserve(table, count, error);
     if (!reservation) return -1;
     const struct table_config *config = table_config(table);
+    const struct table_spans spans = spans_of(config, column_count, columns, items);
     int refused = 0;
     for (uint32_t i = 0; i < column_count && !refused; i++)
-        refused = fill(reservation, config, columns[i], items[i], error);
-    if (refused || table_resolve(table, reservation, streams, steps, error) ||
+        if (config->column[columns[i]].kind == COLUMN_ITEM)
+            refused = fill(reservation, config, columns[i], items[i], error);
+    if (refused || table_resolve(table, reservation, streams, steps, &spans, error) ||
         table_commit(table, reservation, priorities, ids, error)) {
         reservation_release(reservation);
         return -1;

@@ -41,8 +41,8 @@ void table_streams_free(struct table *table, uint32_t n, struct stream **streams
 /* Appends n steps from one array for each named column. As table_append. */
 int table_append_batch(struct table *table, uint32_t n, struct stream *const *streams, const uint8_t *flags,
                        uint32_t column_count, const uint32_t *columns, const void *const *steps, struct error *error);
-/* Makes as many of the first of n items as table_admits, from one array for each named column; `made` says how many. As
- * table_can_add, table_resolve and table_commit. */
+/* Makes as many of the first of n items as table_admits, from one array for each named column, of a ragged window of n
+ * table_spans; `made` says how many. As table_can_add, table_resolve and table_commit. */
 int table_items_batch(struct table *table, uint32_t n, struct stream *const *streams, const uint64_t *steps,
                       uint32_t column_count, const uint32_t *columns, const void *const *items,
                       const double *priorities, uint64_t *ids, uint32_t *made, struct error *error);

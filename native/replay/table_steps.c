@@ -15,7 +15,7 @@ bool table_has_windows(const struct table *table) {
 uint64_t table_step_slots(const struct table_config *config, uint32_t slots) {
     struct window_map map;
     window_map_init(&map, config);
-    uint64_t of_an_item = map.steps < map.span ? map.steps : map.span;
+    uint64_t of_an_item = map.ragged || map.steps < map.span ? map.steps : map.span;
     return of_an_item * slots + TABLE_MAX_STREAM_STEPS + TABLE_MAX_BATCH;
 }
 
@@ -159,13 +159,14 @@ int table_append(struct table *table, struct reservation *reservation, struct st
 /* ---- items --------------------------------------------------------------------------------------------------------- */
 
 int table_resolve(struct table *table, struct reservation *reservation, struct stream *const *streams,
-                  const uint64_t *steps, struct error *error) {
+                  const uint64_t *steps, const struct table_spans *spans, struct error *error) {
     const struct window_map *map = &table->windows;
     assert(reservation->table == table && table_has_windows(table) && !reservation->resolved);
     for (uint32_t i = 0; i < reservation->n; i++) {
         assert(streams[i]->table == table);
         struct error why = {.code = ERROR_NONE};
-        if (window_map_resolve(map, &table->steps, streams[i], steps[i], reservation_list(reservation, i), &why)) {
+        if (window_map_resolve(map, &table->steps, streams[i], steps[i], spans, i, reservation_list(reservation, i),
+                               &why)) {
             for (uint32_t resolved = i; resolved-- > 0;)
                 slot_store_drop_list(&table->items, reservation_list(reservation, resolved));
             return error_set(error, why.code, "item %" PRIu32 " of %" PRIu32 ": %s", i, reservation->n, why.message);
@@ -184,6 +185,15 @@ const uint8_t *table_window_step(const struct table *table, uint32_t column, uin
     *size_bytes = table->steps.value_bytes[source];
     if (*size_bytes == 0) return (const uint8_t *)"";
     return column_arrays_value(&table->steps.arrays, source, step);
+}
+
+void table_window_read(const struct table *table, uint32_t column, uint32_t slot, uint32_t index, void *out) {
+    uint32_t source = table->config.column[column].source;
+    uint32_t step = table_window_step_number(table, column, slot, index);
+    if (coded_columns_has(&table->steps.coded, source))
+        coded_columns_decode(&table->steps.coded, source, step, out);
+    else
+        memcpy(out, column_arrays_value(&table->steps.arrays, source, step), table->steps.value_bytes[source]);
 }
 
 uint32_t table_window_step_number(const struct table *table, uint32_t column, uint32_t slot, uint32_t index) {

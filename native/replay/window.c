@@ -9,11 +9,12 @@
 #define AHEAD 8u       /* steps to prefetch ahead of a copy */
 #define LISTS_AHEAD 4u /* items whose lists are prefetched */
 
-static uint32_t group_of(struct window_map *map, const struct column *column) {
-    uint32_t length = column_steps(column);
-    for (uint32_t i = 0; i < map->groups; i++)
-        if (map->group[i].length == length && map->group[i].offset == column->offset) return i;
-    map->group[map->groups] = (struct window_group){length, column->offset, map->steps};
+static uint32_t group_of(struct window_map *map, const struct column *column, uint32_t index) {
+    bool ragged = column_is_ragged(column);
+    uint32_t length = ragged ? column->max_length : column_steps(column);
+    for (uint32_t i = 0; i < map->groups && !ragged; i++)
+        if (!map->group[i].ragged && map->group[i].length == length && map->group[i].offset == column->offset) return i;
+    map->group[map->groups] = (struct window_group){length, column->offset, ragged, index, map->steps};
     map->steps += length;
     return map->groups++;
 }
@@ -24,8 +25,9 @@ void window_map_init(struct window_map *map, const struct table_config *config) 
     for (uint32_t i = 0; i < config->columns; i++) {
         const struct column *column = &config->column[i];
         if (column->kind == COLUMN_WINDOW) {
-            const struct window_group *group = &map->group[group_of(map, column)];
+            const struct window_group *group = &map->group[group_of(map, column, i)];
             map->first[i] = group->first;
+            map->ragged |= group->ragged;
             int64_t first = (int64_t)group->offset - (group->length - 1);
             least = first < least ? first : least;
             most = group->offset > most ? group->offset : most;
@@ -35,20 +37,53 @@ void window_map_init(struct window_map *map, const struct table_config *config) 
 }
 
 int window_map_resolve(const struct window_map *map, struct slot_store *store, const struct stream *stream,
-                       uint64_t number, uint32_t *list, struct error *error) {
+                       uint64_t number, const struct table_spans *spans, uint32_t item, uint32_t *list,
+                       struct error *error) {
     for (uint32_t i = 0; i < map->groups; i++) {
         const struct window_group *group = &map->group[i];
-        if (stream_window(stream, number, group->length, group->offset, list + group->first, error)) return -1;
+        uint32_t *places = list + group->first;
+        struct table_span span = {0, 0};
+        if (group->ragged) memcpy(&span, spans->of[group->column] + (size_t)item * sizeof span, sizeof span);
+        if (group->ragged ? stream_span(stream, &span, group->length, places, error)
+                          : stream_window(stream, number, group->length, group->offset, places, error))
+            return -1;
     }
     for (uint32_t i = 0; i < map->steps; i++) {
+        if (list[i] == SLOT_NONE) continue;
         if (*slot_references(store, list[i]) >= SLOT_MOST_REFERENCES) {
-            while (i-- > 0) slot_store_drop(store, list[i]);
+            while (i-- > 0)
+                if (list[i] != SLOT_NONE) slot_store_drop(store, list[i]);
             return error_set(error, ERROR_LIMIT, "a step that its windows show is shown %" PRIu32 " times already",
                              SLOT_MOST_REFERENCES);
         }
         slot_store_hold(store, list[i]);
     }
     return 0;
+}
+
+bool window_map_is_list(const struct window_map *map, const uint32_t *list) {
+    for (uint32_t i = 0; i < map->groups; i++) {
+        const struct window_group *group = &map->group[i];
+        const uint32_t *places = list + group->first;
+        for (uint32_t k = 0; k < group->length; k++)
+            if (group->ragged ? k > 0 && places[k - 1] == SLOT_NONE && places[k] != SLOT_NONE : places[k] == SLOT_NONE)
+                return false;
+    }
+    return true;
+}
+
+uint32_t window_map_rows(const struct window_map *map, const struct slot_store *items, uint32_t index,
+                         uint32_t max_length, uint32_t slot) {
+    const uint32_t *places = slot_list(items, slot) + map->first[index];
+    uint32_t low = 0, high = max_length; /* of the places below `low` each has a step, of those from `high` on none */
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (places[middle] == SLOT_NONE)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
 }
 
 /* A coded column: each step is decoded where it is shown, and copied where the same one is shown again. */
@@ -89,4 +124,18 @@ void window_map_gather(const struct window_map *map, const struct slot_store *it
                 memcpy(to, base + list[k] * stride, step_bytes);
     }
     if (streamed) copy_streamed_end();
+}
+
+size_t window_map_read(const struct window_map *map, const struct slot_store *items, const struct column *column,
+                       uint32_t index, uint32_t slot, uint32_t rows, void *out) {
+    const uint32_t *list = slot_list(items, slot) + map->first[index];
+    const struct slot_store *steps = items->seen;
+    bool coded = coded_columns_has(&steps->coded, column->source);
+    uint8_t *to = out;
+    for (uint32_t k = 0; k < rows; k++, to += column->row_bytes)
+        if (coded)
+            coded_columns_decode(&steps->coded, column->source, list[k], to);
+        else
+            memcpy(to, column_arrays_value(&steps->arrays, column->source, list[k]), column->row_bytes);
+    return rows * column->row_bytes;
 }

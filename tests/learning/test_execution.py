@@ -248,7 +248,9 @@ def test_the_choice_is_told_and_kept_and_measured_again_when_resumed(tmp_path, c
         measured = directory.measured()
         assert measured["precision"] in PRECISIONS
         assert measured["measured_rows"] in (1, 2, 8, 32)  # as far as a busy machine gets
-        assert {name.partition(", of ")[0] for name in measured["update_ms"]} == {f"{name}, 1 thread" for name in PRECISIONS}
+        assert {name.partition(", of ")[0] for name in measured["update_ms"]} == {
+            f"{name}, 1 thread" for name in PRECISIONS
+        }
         line = capsys.readouterr().out
         assert f"updates in {measured['precision']}, 1 thread (measured, of {measured['measured_rows']} rows: " in line
         with rs.Client(server.url) as client:

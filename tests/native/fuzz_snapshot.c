@@ -72,6 +72,13 @@ static void make_whole(void) {
     config.column[1].length = config.column[1].shape[0] = 2;
     config.column[1].shape[1] = 200;
     config.column[1].dimensions = 2;
+    config.column[2] = config.column[1];
+    strcpy(config.column[2].name, "any");
+    config.column[2].length = config.column[2].shape[0] = 0;
+    config.column[2].max_length = 3;
+    config.column[2].row_bytes = 200;
+    config.column[2].item_bytes = sizeof(struct ragged_value);
+    config.columns = 3;
     tables[1] = make(&config);
     struct stream *stream = table_stream_new(tables[1], 4, &error), *streams[4] = {stream, stream, stream, stream};
     struct reservation *steps = table_reserve_steps(tables[1], 4, &error);
@@ -80,7 +87,9 @@ static void make_whole(void) {
     reservation_fill(steps, 0, frames);
     CHECK(table_append(tables[1], steps, streams, NULL, &error) == 0);
     struct reservation *items = table_reserve(tables[1], 3, &error);
-    CHECK(items && table_resolve(tables[1], items, streams, (uint64_t[]){1, 2, 3}, &error) == 0);
+    static const struct table_span shown[3] = {{0, 3}, {1, 1}, {3, 0}};
+    const struct table_spans spans = {.of = {[2] = (const uint8_t *)shown}};
+    CHECK(items && table_resolve(tables[1], items, streams, (uint64_t[]){1, 2, 3}, &spans, &error) == 0);
     CHECK(table_commit(tables[1], items, NULL, ids, &error) == 0);
 
     struct snapshot_options options = {.folder = ".", .name = "whole"};

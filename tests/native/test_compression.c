@@ -179,7 +179,7 @@ static void coding_goes_on_where_it_stopped(enum step_codec kind) {
     CHECK(table_append(table, reservation, streams, NULL, &error) == 0);
     struct reservation *items = table_reserve(table, 2, &error);
     reservation_fill(items, 2, x);
-    CHECK(table_resolve(table, items, streams, at, &error) == 0);
+    CHECK(table_resolve(table, items, streams, at, NULL, &error) == 0);
     CHECK(table_commit(table, items, NULL, ids, &error) == 0);
     CHECK(table_get(table, 2, ids, 0, slots, NULL, &error) == 0);
     for (uint32_t i = 0; i < 2; i++) {
@@ -204,7 +204,7 @@ static void compressed_steps_count_as_what_they_take(enum step_codec kind) {
         CHECK(table_append(table, steps, &stream, NULL, &error) == 0);
         struct reservation *item = table_reserve(table, 1, &error);
         reservation_fill(item, 2, &x);
-        CHECK(table_resolve(table, item, &stream, &step, &error) == 0);
+        CHECK(table_resolve(table, item, &stream, &step, NULL, &error) == 0);
         CHECK(table_commit(table, item, NULL, &id, &error) == 0);
     }
     struct table_info info;

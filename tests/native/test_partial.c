@@ -129,10 +129,10 @@ static void the_others_let_go_of_their_steps(void) {
     reservation_fill(steps, 0, frames + 4);
     uint64_t early[2] = {0, 1};
     struct reservation *kept = table_reserve(table, 2, &error);
-    CHECK(table_resolve(table, kept, streams, early, &error) == 0);
+    CHECK(table_resolve(table, kept, streams, early, NULL, &error) == 0);
     CHECK(table_append(table, steps, streams, NULL, &error) == 0);
     struct reservation *reservation = table_reserve(table, 2, &error);
-    CHECK(table_resolve(table, reservation, streams, numbers + 2, &error) == 0);
+    CHECK(table_resolve(table, reservation, streams, numbers + 2, NULL, &error) == 0);
     CHECK(info_of(table).steps == 6);
     reservation_shorten(kept, 1); /* its second item was the last to see steps 1 and 2 but for the first one's step */
     CHECK(info_of(table).steps == 5);

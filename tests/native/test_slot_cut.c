@@ -73,7 +73,7 @@ static void make_some(struct storm *storm, struct table *table) {
         uint64_t step = storm->made[which], reward = 77 + step, id;
         CHECK(reservation);
         reservation_fill(reservation, REWARD, &reward);
-        if (table_resolve(table, reservation, &storm->streams[which], &step, &error) ||
+        if (table_resolve(table, reservation, &storm->streams[which], &step, NULL, &error) ||
             table_commit(table, reservation, NULL, &id, &error)) {
             reservation_release(reservation);
             return;

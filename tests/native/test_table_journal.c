@@ -115,7 +115,7 @@ static void make_items(struct stage *stage) {
         numbers[i] = stage->next++;
     }
     reservation_fill(reservation, NUMBER, numbers);
-    if (table_resolve(stage->table, reservation, streams, steps, &error) == 0)
+    if (table_resolve(stage->table, reservation, streams, steps, NULL, &error) == 0)
         commit(stage, reservation, n);
     else
         reservation_release(reservation);

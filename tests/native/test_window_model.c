@@ -183,7 +183,7 @@ static void make_item(struct model *model) {
     struct reservation *reservation = table_reserve(model->table, 1, &error);
     CHECK(reservation);
     reservation_fill(reservation, NUMBER, &number);
-    CHECK((table_resolve(model->table, reservation, &stream->stream, &step, &error) == 0) == possible);
+    CHECK((table_resolve(model->table, reservation, &stream->stream, &step, NULL, &error) == 0) == possible);
     if (!possible || random_below(&model->random, 12) == 0) {
         reservation_release(reservation);
         return;

@@ -60,7 +60,7 @@ static int make_item(struct table *table, struct stream *stream, uint64_t step, 
     CHECK(reservation);
     uint64_t reward = 1000 + step;
     reservation_fill(reservation, REWARD, &reward);
-    if (table_resolve(table, reservation, &stream, &step, &error) ||
+    if (table_resolve(table, reservation, &stream, &step, NULL, &error) ||
         table_commit(table, reservation, NULL, id, &error)) {
         reservation_release(reservation);
         return -1;
@@ -150,7 +150,7 @@ static void what_a_window_cannot_see_is_refused_and_changes_nothing(void) {
     check_item(table, id, FRAMES(4, 5, 6, 7), FRAMES(7, 8, 9, 10), 5);
     CHECK(info_of(table).size == 2 && info_of(table).steps == 12 && info_of(table).reserved_slots == 0);
     struct reservation *reservation = table_reserve(table, 2, &error);
-    CHECK(table_resolve(table, reservation, (struct stream *[]){stream, stream}, FRAMES(8, 20), &error) == -1);
+    CHECK(table_resolve(table, reservation, (struct stream *[]){stream, stream}, FRAMES(8, 20), NULL, &error) == -1);
     CHECK(strstr(error.message, "item 1 of 2"));
     CHECK(table_commit(table, reservation, NULL, &id, &error) == -1 && error.code == ERROR_BADSCHEMA);
     reservation_release(reservation);
@@ -246,14 +246,14 @@ static void a_reservation_holds_the_steps_that_it_resolved(void) {
     CHECK(append(table, stream, 8, 0, NULL) == 0);
     struct reservation *reservation = table_reserve(table, 1, &error);
     reservation_fill(reservation, REWARD, &step);
-    CHECK(table_resolve(table, reservation, &stream, &step, &error) == 0);
+    CHECK(table_resolve(table, reservation, &stream, &step, NULL, &error) == 0);
     CHECK(append(table, stream, 8, 8, NULL) == 0);
     CHECK(info_of(table).steps == 8 + 7);
     CHECK(table_commit(table, reservation, NULL, &id, &error) == 0);
     check_item(table, id, FRAMES(1, 2, 3, 4), FRAMES(4, 5, 6, 7), 2);
     reservation = table_reserve(table, 1, &error);
     step = 12;
-    CHECK(table_resolve(table, reservation, &stream, &step, &error) == 0);
+    CHECK(table_resolve(table, reservation, &stream, &step, NULL, &error) == 0);
     table_stream_free(table, stream);
     CHECK(info_of(table).steps == 7 + 7);
     reservation_release(reservation);
@@ -278,7 +278,7 @@ static void staged_items_keep_their_windows(void) {
     struct reservation *reservation = table_reserve(table, n, &error);
     CHECK(reservation && reservation->staging);
     reservation_fill(reservation, REWARD, values);
-    CHECK(table_resolve(table, reservation, streams, steps, &error) == 0);
+    CHECK(table_resolve(table, reservation, streams, steps, NULL, &error) == 0);
     CHECK(table_commit(table, reservation, NULL, ids, &error) == 0);
     for (uint32_t i = 0; i < n; i += 1001) {
         uint64_t at = steps[i];

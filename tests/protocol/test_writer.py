@@ -171,6 +171,21 @@ def test_a_table_made_anew_is_written_to_again(client, make_table):
     assert set(range(20, 30)) <= numbers
 
 
+def test_an_end_of_an_episode_that_finds_the_table_made_anew_says_so(client, make_table):
+    name = make_table(1000, SIGNATURE, sampler=rs.Uniform())
+    table = client.table(name)
+    with client.writer(name) as writer:
+        write(writer, range(3))
+        writer.flush()
+        with rs.Client(client.url) as other:
+            other.drop_table(name)
+            other.create_table(table)
+        writer.end_episode()
+        with pytest.raises(rs.ConnectionLost, match="was created again, and its streams are gone"):
+            writer.flush()
+    assert client.info(name)["steps"] == 3
+
+
 def test_a_table_with_another_signature_is_not_written_to(client, make_table):
     name = make_table(1000, SIGNATURE, sampler=rs.Uniform())
     writer = client.writer(name, flush_steps=1)

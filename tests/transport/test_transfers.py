@@ -139,6 +139,37 @@ def test_batches_are_bit_by_bit_what_was_added(client: Any, make_table: Any) -> 
     assert client.delete(name, ids[:3]) == 3
 
 
+def compressed(make_table: Any, signature: dict[str, Any], compression: str) -> str:
+    try:
+        return make_table(1000, signature, sampler=rs.Uniform(), compression=compression)
+    except rs.ReplayError as error:
+        if "built without" not in str(error):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+def test_ragged_windows_are_bit_by_bit_what_was_written(client: Any, make_table: Any, compression: str) -> None:
+    signature = {
+        "frame": rs.Column("uint8", (84, 84), step_only=True),
+        "action": rs.Column("int32"),
+        "frames": rs.Window("frame", max_length=30),
+        "actions": rs.Window("action", max_length=30),
+    }
+    name = compressed(make_table, signature, compression)
+    frames = np.random.default_rng(8).integers(0, 4, (300, 84, 84), np.uint8)
+    with client.writer(name) as writer:
+        for step, frame in enumerate(frames):
+            writer.append({"frame": frame, "action": step}, final=step % 60 == 59)
+            newest = slice(-1 - step % 30, None)
+            writer.create_item(columns={"frames": newest, "actions": newest})
+    batch = client.sample(name, 128)
+    for row, number in enumerate(batch.data["action"].tolist()):
+        shown = np.arange(max(number - number % 30, number // 60 * 60), number + 1)
+        np.testing.assert_array_equal(batch.data["actions"][row], shown, err_msg=str(number))
+        np.testing.assert_array_equal(batch.data["frames"][row], frames[shown], err_msg=str(number))
+
+
 @pytest.mark.parametrize("compression", ["none", "lz4"])
 @pytest.mark.parametrize("coded", [True, False])
 def test_windows_are_bit_by_bit_what_was_written(client: Any, make_table: Any, compression: str, coded: bool) -> None:
@@ -148,12 +179,7 @@ def test_windows_are_bit_by_bit_what_was_written(client: Any, make_table: Any, c
         "obs": rs.Window("frame", length=4),
         "next_obs": rs.Window("frame", length=4, offset=3),
     }
-    try:
-        name = make_table(1000, signature, sampler=rs.Uniform(), compression=compression)
-    except rs.ReplayError as error:
-        if "built without" not in str(error):
-            raise
-        pytest.skip(str(error))
+    name = compressed(make_table, signature, compression)
     frames = np.random.default_rng(8).integers(0, 4, (600, 84, 84), np.uint8)
     with client.writer(name) as writer:
         for step, frame in enumerate(frames):

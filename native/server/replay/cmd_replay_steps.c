@@ -142,7 +142,8 @@ static int item_check(struct replay_request *request, const struct resp_argument
                          request->n * sizeof(uint64_t), steps->length);
     }
     for (uint32_t i = 0; i < config->columns; i++)
-        if (config->column[i].kind == COLUMN_ITEM) column_set_add(&request->expected, i);
+        if (config->column[i].kind == COLUMN_ITEM || column_is_ragged_window(&config->column[i]))
+            column_set_add(&request->expected, i);
     return replay_check_first_priorities(request, &arguments[ITEM_PRIORITIES], error);
 }
 
@@ -167,8 +168,11 @@ static int resolve(struct client *client, struct replay_request *request, struct
     if (!steps) return error_set(error, ERROR_GENERIC, "out of memory for %" PRIu32 " items", n);
     struct stream **streams = (struct stream **)(void *)(steps + n);
     memcpy(steps, client->argv[ITEM_STEPS].data, n * sizeof *steps);
-    if (replay_streams_find(client, request->entry, &client->argv[STREAMS], n, streams, error)) return -1;
-    return table_resolve(request->entry->table, request->reservation, streams, steps, error);
+    struct table_spans spans;
+    if (replay_streams_find(client, request->entry, &client->argv[STREAMS], n, streams, error) ||
+        replay_columns_spans(client, request, &spans, error))
+        return -1;
+    return table_resolve(request->entry->table, request->reservation, streams, steps, &spans, error);
 }
 
 void replay_item_command(struct client *client) {

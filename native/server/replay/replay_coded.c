@@ -22,6 +22,11 @@ struct coded_plan {
     uint64_t places; /* steps that they show of one item */
 };
 
+/* Ragged windows go as ragged columns. */
+static bool goes_coded(const struct column *column) {
+    return column->kind == COLUMN_WINDOW && !column_is_ragged(column);
+}
+
 /* The columns that windows look at, in the order in which they come up; returns how many. */
 static uint32_t sources_of(const struct table_config *config, const uint8_t *columns, uint32_t column_count,
                            uint8_t *sources) {
@@ -29,7 +34,7 @@ static uint32_t sources_of(const struct table_config *config, const uint8_t *col
     struct column_set seen = {{0}};
     for (uint32_t i = 0; i < column_count; i++) {
         const struct column *column = &config->column[columns[i]];
-        if (column->kind == COLUMN_WINDOW && !column_set_has(&seen, column->source)) {
+        if (goes_coded(column) && !column_set_has(&seen, column->source)) {
             column_set_add(&seen, column->source);
             sources[count++] = (uint8_t)column->source;
         }
@@ -42,7 +47,7 @@ static struct coded_plan plan_of(const struct table_config *config, const uint8_
     struct coded_plan plan = {.source = source};
     for (uint32_t i = 0; i < column_count; i++) {
         const struct column *column = &config->column[columns[i]];
-        if (column->kind == COLUMN_WINDOW && column->source == source) {
+        if (goes_coded(column) && column->source == source) {
             plan.window[plan.windows++] = columns[i];
             plan.places += column_steps(column);
         }
@@ -177,7 +182,7 @@ void replay_coded_reply(struct client *client, struct replay_batch *batch, const
     size_t bytes = 0;
     uint64_t most_places = 0;
     for (uint32_t i = 0; i < column_count; i++)
-        if (config->column[columns[i]].kind != COLUMN_WINDOW) items[item_count++] = columns[i];
+        if (!goes_coded(&config->column[columns[i]])) items[item_count++] = columns[i];
     for (uint32_t i = 0; i < source_count; i++) {
         struct coded_plan plan = plan_of(config, columns, column_count, sources[i]);
         bytes += extra_bytes(batch, &plan);

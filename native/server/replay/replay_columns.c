@@ -137,7 +137,9 @@ static int bad_shape(const struct replay_request *request, const struct column *
 }
 
 static int misplaced(const struct replay_request *request, const struct column *column, struct error *error) {
-    const char *place = column->kind == COLUMN_WINDOW ? "is a window: append its steps with REPLAY.APPEND"
+    const char *place = column->kind == COLUMN_WINDOW
+                            ? column_is_ragged(column) ? "is a ragged window: say which steps it shows with REPLAY.ITEM"
+                                                       : "is a window: append its steps with REPLAY.APPEND"
                         : column->kind == COLUMN_STEP ? "belongs to steps: send it with REPLAY.APPEND"
                                                       : "belongs to items: send it with REPLAY.ITEM";
     return error_set(error, ERROR_BADSCHEMA, "column '%s' %s, and not with these %s", column->name, place,
@@ -160,6 +162,32 @@ static int check_ragged(const struct replay_request *request, const struct colum
     return -1;
 }
 
+static int check_spans(const struct replay_request *request, const struct column *column, size_t length,
+                       struct error *error) {
+    size_t expected = request->n * sizeof(struct table_span);
+    return length == expected
+               ? 0
+               : error_set(
+                     error, ERROR_BADSHAPE,
+                     "ragged window '%s' of %" PRIu32
+                     " items: expected the first step and the number of steps of each as uint64, %zu bytes in all, "
+                     "got %zu bytes; nothing was stored",
+                     column->name, request->n, expected, length);
+}
+
+int replay_columns_spans(struct client *client, const struct replay_request *request, struct table_spans *spans,
+                         struct error *error) {
+    const struct table *table = request->entry->table;
+    memset(spans, 0, sizeof *spans);
+    for (uint32_t index = request->first_column; index + 1 < client->argc; index += 2) {
+        uint32_t column;
+        if (replay_find_column(table, &client->argv[index], &column, error)) return -1;
+        if (column_is_ragged_window(&table_config(table)->column[column]))
+            spans->of[column] = client->argv[index + 1].data;
+    }
+    return 0;
+}
+
 /* The column that the bytes at argument `index` belong to, if they are as many as they should be. */
 static int take_column(const struct replay_request *request, const struct resp_argument *arguments, uint32_t index,
                        size_t length, uint32_t *column, struct error *error) {
@@ -170,6 +198,7 @@ static int take_column(const struct replay_request *request, const struct resp_a
     if (column_set_has(&request->landed, *column))
         return error_set(error, ERROR_BADSCHEMA, "column '%s' is given twice", given->name);
     if (request->coded) return 0;
+    if (column_is_ragged_window(given)) return check_spans(request, given, length, error);
     if (column_is_ragged(given)) return check_ragged(request, given, length, error);
     return length == given->item_bytes * request->n ? 0 : bad_shape(request, given, length, error);
 }
@@ -212,7 +241,8 @@ int replay_columns_fill_ragged(struct client *client, struct replay_request *req
         const struct resp_argument *argument = &client->argv[request->to_fill];
         uint32_t column;
         if (replay_find_column(table, argument - 1, &column, error)) return -1;
-        if (!column_is_ragged(&table_config(table)->column[column])) continue;
+        const struct column *given = &table_config(table)->column[column];
+        if (!column_is_ragged(given) || column_is_ragged_window(given)) continue;
         int left = reservation_fill_ragged(request->reservation, column, argument->data, argument->data + head,
                                            argument->length - head, deadline_us, error);
         if (left) return left;
@@ -233,8 +263,9 @@ static int fill(struct client *client, struct replay_request *request, struct er
             (request->coded && check_coded(request, column, argument, error))) {
             return -1;
         }
-        bool ragged = column_is_ragged(&table_config(request->entry->table)->column[column]);
-        request->ragged |= ragged;
+        const struct column *given = &table_config(request->entry->table)->column[column];
+        bool ragged = column_is_ragged(given);
+        request->ragged |= ragged && !column_is_ragged_window(given);
         if (!request->coded && !ragged) reservation_fill(request->reservation, column, argument->data);
         column_set_add(&request->landed, column);
     }

@@ -32,6 +32,9 @@ int replay_columns_fill_coded(struct client *client, struct replay_request *requ
 /* Of a request with ragged columns: copies their rows, in the same way. */
 int replay_columns_fill_ragged(struct client *client, struct replay_request *request, uint64_t deadline_us,
                                struct error *error);
+/* Of an ITEM that has all its columns: where it says what ragged windows show. */
+int replay_columns_spans(struct client *client, const struct replay_request *request, struct table_spans *spans,
+                         struct error *error);
 /* Priorities, float64[n] or none, in an argument, where they need not be aligned: whether they are so many; whether those of
  * `count` items from `first` on are good; and both for a command's header, of the first of many alone. */
 int replay_parse_priorities(const struct resp_argument *argument, uint32_t n, struct error *error);
