@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import replay_server as rs
@@ -146,28 +149,38 @@ def test_the_command_of_the_image_is_accepted_and_wants_a_password(deploy: Path,
 # ---- Kubernetes ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def objects(deploy: Path) -> dict[str, Any]:
+def objects_of(deploy: Path, name: str) -> dict[str, Any]:
     yaml = pytest.importorskip("yaml", reason="PyYAML comes with Ray")
-    found = list(yaml.safe_load_all((deploy / "kubernetes" / "replay-server.yaml").read_text()))
+    found = list(yaml.safe_load_all((deploy / "kubernetes" / f"{name}.yaml").read_text()))
     return {each["kind"]: each for each in found}
 
 
-def test_the_objects_fit_their_schemas(objects: dict[str, Any]) -> None:
+@pytest.fixture
+def objects(deploy: Path) -> dict[str, Any]:
+    return objects_of(deploy, "replay-server")
+
+
+BOTH = pytest.mark.parametrize("name", ["replay-server", "replay-shards"])
+
+
+@BOTH
+def test_the_objects_fit_their_schemas(deploy: Path, name: str) -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
-    for each in objects.values():
+    for each in objects_of(deploy, name).values():
         validate.validate(each, "1.28", strict=True)
 
 
-def test_the_objects_name_one_another(objects: dict[str, Any]) -> None:
+@BOTH
+def test_the_objects_name_one_another(deploy: Path, name: str) -> None:
+    objects = objects_of(deploy, name)
     assert {kind: each["metadata"]["name"] for kind, each in objects.items()} == dict.fromkeys(
-        ("Secret", "ConfigMap", "Service", "StatefulSet"), "replay-server"
+        ("Secret", "ConfigMap", "Service", "StatefulSet"), name
     )
     sts = objects["StatefulSet"]["spec"]
     labels = sts["template"]["metadata"]["labels"]
     assert sts["selector"]["matchLabels"] == labels == objects["Service"]["spec"]["selector"]
     assert sts["serviceName"] == objects["Service"]["metadata"]["name"]
-    assert sts["replicas"] == 1, "a second replica would be a server without the first one's data"
+    assert (sts["replicas"] == 1) == (name == "replay-server"), "a second one would lack the first one's data"
     pod = sts["template"]["spec"]
     (container,) = pod["containers"]
     named = {volume["name"] for volume in pod["volumes"]}
@@ -181,8 +194,9 @@ def test_the_objects_name_one_another(objects: dict[str, Any]) -> None:
     assert {port["targetPort"] for port in objects["Service"]["spec"]["ports"]} == ports
 
 
-def test_the_pod_is_closed(objects: dict[str, Any]) -> None:
-    pod = objects["StatefulSet"]["spec"]["template"]["spec"]
+@BOTH
+def test_the_pod_is_closed(deploy: Path, name: str) -> None:
+    pod = objects_of(deploy, name)["StatefulSet"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"]
     assert pod["automountServiceAccountToken"] is False
@@ -221,3 +235,80 @@ def test_the_server_of_the_pod_serves_with_the_settings_of_the_map(objects: dict
             process.terminate()
         assert process.wait(60) == 0
     assert list((tmp_path / "data").glob("*.snapshot")), "rules of save: a stop writes one"
+
+
+# ---- Kubernetes, shards ----------------------------------------------------------------------------------------------
+
+
+class Pods:
+    """The command of replay-shards.yaml, run for several pods on addresses of loopback that stand for their names."""
+
+    def __init__(self, objects: dict[str, Any], folder: Path, port: int) -> None:
+        (container,) = objects["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+        self._shell, (self._script,) = container["command"], container["args"]
+        self._settings = objects["ConfigMap"]["data"]["replay-server.toml"]
+        self._folder, self._port = folder, port
+        (folder / "password").write_text("a-password-of-the-test")
+        self._running: dict[int, subprocess.Popen[str]] = {}
+
+    def url(self, *pods: int) -> str:
+        return "redis+cluster://:a-password-of-the-test@" + ",".join(f"127.0.0.{pod + 2}:{self._port}" for pod in pods)
+
+    def start(self, pod: int) -> str:
+        """The line that it prints when it serves."""
+        address, data = f"127.0.0.{pod + 2}", self._folder / f"pod-{pod}"
+        data.mkdir(exist_ok=True)
+        settings = self._folder / f"{pod}.toml"
+        settings.write_text(
+            self._settings.replace("0.0.0.0", address)
+            .replace("port = 6379", f"port = {self._port}")
+            .replace("metrics-port = 9121", "metrics-port = 0")
+            .replace("/etc/replay-server-secret", str(self._folder))
+            .replace("/data", str(data))
+        )
+        script = (
+            self._script.replace('"$HOSTNAME.replay-shards"', address)
+            .replace("replay-shards-0.replay-shards:6379", f"127.0.0.2:{self._port}")
+            .replace("/etc/replay-server/replay-server.toml", str(settings))
+            .replace("replay-server cluster", f"{sys.executable} -m replay_server cluster")
+        )
+        assert "replay-shards" not in script
+        environment = {**os.environ, "HOSTNAME": f"replay-shards-{pod}"}
+        self._running[pod] = process = subprocess.Popen(
+            [*self._shell, script], stdout=subprocess.PIPE, text=True, env=environment, cwd=data
+        )
+        assert process.stdout is not None
+        return process.stdout.readline()
+
+    def stop(self, pod: int) -> None:
+        with self._running.pop(pod) as process:
+            process.terminate()
+            assert process.wait(60) == 0
+
+    def close(self) -> None:
+        for process in self._running.values():
+            with process:
+                process.kill()  # its shard ends with it
+
+
+def test_the_pods_of_the_set_are_one_replay_and_each_comes_back_to_it(deploy: Path, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.2", 0))
+        port = probe.getsockname()[1]
+    pods = Pods(objects_of(deploy, "replay-shards"), tmp_path, port)
+    try:
+        for pod in range(3):
+            assert pods.start(pod).startswith("ready url=redis+cluster://127.0.0.2:")
+        with rs.Client(pods.url(0)) as client:
+            client.create_table(rs.Table("t", 300, {"x": rs.Column("int64")}, rs.Uniform()))
+            ids = client.add("t", {"x": np.arange(90)})
+            client.redis.set("key", "value")
+            assert len(client.redis.execute_command("CLUSTER SHARDS")) == 3
+        for pod in (1, 0):
+            pods.stop(pod)  # rules of save: it writes a snapshot
+            assert "127.0.0.4" in pods.start(pod)
+            with rs.Client(pods.url(2, 1)) as client:
+                assert sorted(client.get("t", ids).data["x"].tolist()) == list(range(90))
+                assert client.redis.get("key") == b"value"
+    finally:
+        pods.close()
