@@ -130,12 +130,17 @@ size_t window_map_read(const struct window_map *map, const struct slot_store *it
                        uint32_t index, uint32_t slot, uint32_t rows, void *out) {
     const uint32_t *list = slot_list(items, slot) + map->first[index];
     const struct slot_store *steps = items->seen;
-    bool coded = coded_columns_has(&steps->coded, column->source);
+    size_t row_bytes = column->row_bytes, stride = steps->arrays.stride[column->source];
+    const uint8_t *base = steps->arrays.base[column->source];
     uint8_t *to = out;
-    for (uint32_t k = 0; k < rows; k++, to += column->row_bytes)
-        if (coded)
+    if (coded_columns_has(&steps->coded, column->source)) {
+        for (uint32_t k = 0; k < rows; k++, to += row_bytes)
             coded_columns_decode(&steps->coded, column->source, list[k], to);
-        else
-            memcpy(to, column_arrays_value(&steps->arrays, column->source, list[k]), column->row_bytes);
-    return rows * column->row_bytes;
+        return rows * row_bytes;
+    }
+    for (uint32_t k = 0; k < rows; k++, to += row_bytes) {
+        if (k + AHEAD < rows) __builtin_prefetch(base + list[k + AHEAD] * stride);
+        memcpy(to, base + list[k] * stride, row_bytes);
+    }
+    return rows * row_bytes;
 }
