@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,11 +12,16 @@ from .table import Window
 from .tree import Leaves, paths_under
 
 
-def take_slices(windows: Mapping[str, Window], columns: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def take_slices(windows: Mapping[str, Window], columns: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Columns of items, apart: slices by the path of each ragged window that they are for, and the rest.
 
     A slice for a dict or a tuple of windows is for each of them.
+
+    Raises:
+        SchemaError: that is no dict.
     """
+    if not isinstance(columns, Mapping):
+        raise SchemaError(f"expected a dict of columns, got {type(columns).__name__}")
     slices: dict[str, Any] = {}
     rest = Leaves() if type(columns) is Leaves else dict[str, Any]()
     for name, value in columns.items():
@@ -29,7 +33,7 @@ def take_slices(windows: Mapping[str, Window], columns: Mapping[str, Any]) -> tu
 
 
 def _is_sliced(value: Any) -> bool:
-    return isinstance(value, slice) or (isinstance(value, list) and len(value) > 0 and isinstance(value[0], slice))
+    return isinstance(value, slice) or (isinstance(value, list) and any(isinstance(each, slice) for each in value))
 
 
 def spans(
@@ -47,33 +51,42 @@ def spans(
     Raises:
         SchemaError: it is no slice, or shows too many steps, or steps that are no longer there.
     """
-    slices = value if isinstance(value, list) else [value] * len(first)
-    if len(slices) != len(first):
-        raise SchemaError(
-            f"window {name!r} expects a slice, or one for each of {len(first)} environments, got {value!r}"
-        )
-    found = np.empty((len(chosen), 2), np.uint64)
-    for place, environment in enumerate(chosen):
-        begin, end = int(first[environment]), int(steps[environment])
-        start, stop = _range(name, slices[environment], end - begin)
-        count = stop - start
-        if count > window.steps:
-            raise SchemaError(f"window {name!r} shows at most {window.steps} steps (its max_length), got {count}")
-        if count and begin + start < end - history:
+    length = (steps - first)[chosen]
+    if isinstance(value, list):
+        if len(value) != len(first):
             raise SchemaError(
-                f"window {name!r} can show the newest {history} steps, got {slices[environment]!r} of an episode of "
-                f"{end - begin}: make the writer with a larger history"
+                f"window {name!r} expects a slice, or one for each of {len(first)} environments, got {value!r}"
             )
-        found[place] = begin + start, count
-    return found
-
-
-def _range(name: str, value: Any, length: int) -> tuple[int, int]:
-    start = stop = step = 0
-    with contextlib.suppress(AttributeError, TypeError, ValueError):
-        start, stop, step = value.indices(length)
-    if step != 1:
+        ends = [_ends(name, value[environment]) for environment in chosen]
+        start = np.array([_place(begin, each, 0) for (begin, _), each in zip(ends, length, strict=True)], np.int64)
+        stop = np.array([_place(end, each, each) for (_, end), each in zip(ends, length, strict=True)], np.int64)
+    else:
+        begin, end = _ends(name, value)
+        start, stop = _place(begin, length, 0), _place(end, length, length)
+    count = np.maximum(stop - start, 0)
+    if (count > window.steps).any():
+        raise SchemaError(f"window {name!r} shows at most {window.steps} steps (its max_length), got {count.max()}")
+    late = (count > 0) & (start < length - history)
+    if late.any():
+        place = int(np.argmax(late))
         raise SchemaError(
-            f"window {name!r} expects a slice of consecutive steps, such as slice(-8, None), got {value!r}"
+            f"window {name!r} can show the newest {history} steps, got a slice of {count[place]} from step "
+            f"{start[place]} on of an episode of {length[place]}: make the writer with a larger history"
         )
-    return start, max(start, stop)
+    return np.stack([first[chosen] + start, count], axis=1).astype(np.uint64)
+
+
+def _ends(name: str, value: Any) -> tuple[int | None, int | None]:
+    """Where a slice starts and stops."""
+    if isinstance(value, slice) and value.step in (None, 1):
+        ends = value.start, value.stop
+        if all(end is None or isinstance(end, int | np.integer) for end in ends):
+            return ends
+    raise SchemaError(f"window {name!r} expects a slice of consecutive steps, such as slice(-8, None), got {value!r}")
+
+
+def _place(end: int | None, length: Any, default: Any) -> Any:
+    """An end of a slice in lists of so many elements, as `slice.indices` has it."""
+    if end is None:
+        return np.zeros_like(length) + default
+    return np.maximum(length + end, 0) if end < 0 else np.minimum(length, end)

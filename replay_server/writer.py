@@ -236,7 +236,8 @@ class VectorWriting(StepWriting):
             at: the step of offset 0: −1 is the newest, −2 the one before it, to −history; a number, or (n,).
             columns: the items' own columns, arrays (n, *column.shape); those not given are taken from step `at`. Of
                 ragged windows the slices that items show, of the newest episode's steps so far as of a list: one
-                `slice`, or a list of n. A window that is not given shows its newest `max_length` steps.
+                `slice`, or a list of n, whatever `at` is. A window that is not given shows the newest `max_length` steps, or
+                `history` if that is less.
             mask: bool (n,), the environments that make one; the rows of others are not looked at. None: all.
 
         Raises:
@@ -280,7 +281,7 @@ class VectorWriting(StepWriting):
                 raise SchemaError(f"column {name!r} is needed: it was not appended with the steps, so give it here")
         now = self._streams
         for name, window in windows.items():
-            value = slices.get(name, slice(-window.steps, None))
+            value = slices.get(name, slice(-min(window.steps, self._history), None))
             found[name] = spans(name, window, value, chosen, now.episode, now.steps, self._history)
         return found
 

@@ -49,7 +49,7 @@ int slot_store_init(struct slot_store *store, const struct table_config *config,
     uint64_t bytes = store->arrays.slot_bytes + store->coded.slot_bytes; /* 0: all that they have is without bytes */
     assert(slots > 0);
     if (kind == SLOT_OF_STEP) {
-        slots = at_most(at_most(slots, UINT32_MAX - 1), MOST_STEP_BYTES / (bytes ? bytes : 1));
+        slots = at_most(at_most(slots, SLOT_STEPS_MOST), MOST_STEP_BYTES / (bytes ? bytes : 1));
     } else if (bytes > MOST_ITEM_BYTES / slots) {
         return error_set(error, ERROR_LIMIT,
                          "table '%s' would need more than %llu bytes of address space for its %llu slots; "

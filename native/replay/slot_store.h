@@ -36,6 +36,8 @@
 #include "replay/table.h"
 
 #define SLOT_NONE UINT32_MAX
+/* Steps have lower slots. In a list, numbers from here on are of places without a step (window.h). */
+#define SLOT_STEPS_MOST 0xffff0000u
 #define SLOT_RESERVED UINT32_MAX /* in place of a count of references */
 #define SLOT_MOST_REFERENCES (UINT32_MAX - 1)
 #define SLOT_MAX_GENERATION 0xffffffu
@@ -144,7 +146,7 @@ static inline void slot_store_drop(struct slot_store *store, uint32_t slot) {
 /* Lets go of what a list of this store, in a slot or on its way into one, has references to. */
 static inline void slot_store_drop_list(const struct slot_store *store, const uint32_t *list) {
     for (uint32_t i = 0; i < store->list_length; i++)
-        if (list[i] != SLOT_NONE) slot_store_drop(store->seen, list[i]);
+        if (list[i] < SLOT_STEPS_MOST) slot_store_drop(store->seen, list[i]);
 }
 
 /* ---- items ---- */

@@ -104,5 +104,6 @@ int stream_span(const struct stream *stream, const struct table_span *span, uint
                          count, first);
     }
     for (uint32_t i = 0; i < most; i++) steps[i] = i < count ? stream_at(stream, first + i)->step : SLOT_NONE;
+    if (count < most) steps[most - 1] = SLOT_STEPS_MOST + (uint32_t)count;
     return 0;
 }

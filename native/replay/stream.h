@@ -48,8 +48,8 @@ uint32_t stream_clear(struct stream *stream, struct slot_store *store, uint32_t 
 int stream_window(const struct stream *stream, uint64_t number, uint32_t length, int32_t offset, uint32_t *steps,
                   struct error *error);
 
-/* Writes the slots of the steps of a span of at most `most`, and SLOT_NONE behind them up to `most`; takes no references. -1
- * where a step is not there yet, or has left the history, or where the span is longer or goes beyond its episode. */
+/* Writes the places of a ragged window of at most `most` steps (window.h), and takes no references. -1 where a step is not
+ * there yet, or has left the history, or where the span is longer or goes beyond its episode. */
 int stream_span(const struct stream *stream, const struct table_span *span, uint32_t most, uint32_t *steps,
                 struct error *error);
 

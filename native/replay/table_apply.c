@@ -147,7 +147,7 @@ static const char *bind_steps(struct table *table, uint32_t slot) {
     const uint32_t *list = slot_list(&table->items, slot);
     if (!window_map_is_list(&table->windows, list)) return "an item lacks steps that it must see";
     for (uint32_t i = 0; i < table->items.list_length; i++) {
-        if (list[i] == SLOT_NONE) continue;
+        if (list[i] >= SLOT_STEPS_MOST) continue;
         if (list[i] >= steps->fresh || !slot_is_occupied(steps, list[i]))
             return "an item sees a step that is not there";
         slot_store_hold(steps, list[i]);

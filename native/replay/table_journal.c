@@ -182,7 +182,7 @@ static uint64_t see(struct table *table, uint32_t slot, struct batch *batch) {
     const uint32_t *list = slot_list(&table->items, slot);
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < table->items.list_length; i++) {
-        if (list[i] == SLOT_NONE || table->journal->seen[list[i]]++ > 0) continue;
+        if (list[i] >= SLOT_STEPS_MOST || table->journal->seen[list[i]]++ > 0) continue;
         table->journal->steps[batch->step_count++] = list[i];
         bytes += slot_bytes(&table->steps, list[i]);
     }
@@ -218,7 +218,7 @@ void table_journal_left(struct table *table, uint32_t slot) {
     const struct slot_store *items = &table->items;
     if (items->list_length && items->age[slot] >= journal->first_age)
         for (uint32_t i = 0; i < items->list_length; i++)
-            if (slot_list(items, slot)[i] != SLOT_NONE) journal->seen[slot_list(items, slot)[i]]--;
+            if (slot_list(items, slot)[i] < SLOT_STEPS_MOST) journal->seen[slot_list(items, slot)[i]]--;
     if (table->work.resetting) return; /* one record has said that all leave */
     if (journal->counts.left == TABLE_JOURNAL_BATCH) table_journal_write(table);
     journal->left[journal->counts.left++] = table_id(table, slot);

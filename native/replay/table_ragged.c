@@ -18,7 +18,8 @@ static uint32_t rows_of(const struct table *table, uint32_t column, uint32_t slo
 /* What says how many they are. */
 static void prefetch(const struct table *table, uint32_t column, uint32_t slot) {
     if (is_window(table, column))
-        __builtin_prefetch(slot_list(&table->items, slot) + table->windows.first[column]);
+        __builtin_prefetch(slot_list(&table->items, slot) + table->windows.first[column] +
+                           table->config.column[column].max_length - 1);
     else
         __builtin_prefetch(slot_ragged(&table->items, column, slot));
 }

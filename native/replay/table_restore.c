@@ -337,7 +337,7 @@ static int restore_references(struct table_restore *restore, const struct aged_s
         if (!window_map_is_list(&restore->table->windows, list))
             return refuse(restore, error, "its item lacks steps that it must see", order[i].slot);
         for (uint32_t k = 0; k < items->list_length; k++) {
-            if (list[k] == SLOT_NONE) continue;
+            if (list[k] >= SLOT_STEPS_MOST) continue;
             if (list[k] >= steps->fresh || !bitmap_has(restore->came[SLOT_OF_STEP], list[k]))
                 return refuse(restore, error, "its item sees a step that is not there", order[i].slot);
             uint32_t *references = slot_references(steps, list[k]);

@@ -49,10 +49,10 @@ int window_map_resolve(const struct window_map *map, struct slot_store *store, c
             return -1;
     }
     for (uint32_t i = 0; i < map->steps; i++) {
-        if (list[i] == SLOT_NONE) continue;
+        if (list[i] >= SLOT_STEPS_MOST) continue;
         if (*slot_references(store, list[i]) >= SLOT_MOST_REFERENCES) {
             while (i-- > 0)
-                if (list[i] != SLOT_NONE) slot_store_drop(store, list[i]);
+                if (list[i] < SLOT_STEPS_MOST) slot_store_drop(store, list[i]);
             return error_set(error, ERROR_LIMIT, "a step that its windows show is shown %" PRIu32 " times already",
                              SLOT_MOST_REFERENCES);
         }
@@ -61,29 +61,27 @@ int window_map_resolve(const struct window_map *map, struct slot_store *store, c
     return 0;
 }
 
+/* How many of a ragged group's places have steps. */
+static uint32_t rows_of(const uint32_t *places, uint32_t most) {
+    uint32_t last = places[most - 1];
+    return last < SLOT_STEPS_MOST ? most : last - SLOT_STEPS_MOST;
+}
+
 bool window_map_is_list(const struct window_map *map, const uint32_t *list) {
     for (uint32_t i = 0; i < map->groups; i++) {
         const struct window_group *group = &map->group[i];
         const uint32_t *places = list + group->first;
-        for (uint32_t k = 0; k < group->length; k++)
-            if (group->ragged ? k > 0 && places[k - 1] == SLOT_NONE && places[k] != SLOT_NONE : places[k] == SLOT_NONE)
-                return false;
+        uint32_t rows = group->ragged ? rows_of(places, group->length) : group->length;
+        if (rows > group->length || (rows == group->length && places[rows - 1] >= SLOT_STEPS_MOST)) return false;
+        for (uint32_t k = 0; k + 1 < group->length; k++)
+            if (k < rows ? places[k] >= SLOT_STEPS_MOST : places[k] != SLOT_NONE) return false;
     }
     return true;
 }
 
 uint32_t window_map_rows(const struct window_map *map, const struct slot_store *items, uint32_t index,
                          uint32_t max_length, uint32_t slot) {
-    const uint32_t *places = slot_list(items, slot) + map->first[index];
-    uint32_t low = 0, high = max_length; /* of the places below `low` each has a step, of those from `high` on none */
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (places[middle] == SLOT_NONE)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low;
+    return rows_of(slot_list(items, slot) + map->first[index], max_length);
 }
 
 /* A coded column: each step is decoded where it is shown, and copied where the same one is shown again. */

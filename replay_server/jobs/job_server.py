@@ -55,7 +55,7 @@ def snapshot_bytes(table: rs.Table) -> int:
         for column in columns.values():
             shape = [size or 1 for size in column.shape]
             sizes[of_step] += int(np.dtype(column.dtype).itemsize * np.prod(shape, dtype=np.int64))
-    windows = sum(4 * (window.length or 1) for window in table.windows.values())
+    windows = sum(4 * (window.steps) for window in table.windows.values())
     index = 33  # as docs/snapshot.md lays it out
     return int(1.05 * table.capacity * (sizes[True] + 4 + sizes[False] + 4 + windows + index))
 

@@ -105,7 +105,7 @@ class Machine(RuleBasedStateMachine):
         given = {} if default else {"frames": frames, "actions": actions}
         shown = self.episode[-MOST:] if default else self.episode[frames]
         acted = self.episode[-7:] if default else self.episode[actions]
-        too_far = [s[0] for s in (shown, acted) if s and s[0] < self.steps - 64]
+        too_far = [s for s in (shown, acted) if s and s[0] < self.steps - 64]
         key = next(self.keys)
         if len(shown) > MOST or len(acted) > 7 or too_far:
             with pytest.raises(rs.SchemaError, match=r"max_length|newest 64 steps"):
@@ -287,6 +287,35 @@ def test_many_environments_show_slices_of_their_own(served):
         client.create_table(rs.Table("many", 10, SIGNATURE, rs.Fifo()))
         asyncio.run(talk("many"))
         client.drop_table("many")
+
+
+def test_what_a_masked_environment_is_given_is_not_looked_at():
+    buffer = rs.Buffer(rs.Table("t", 10, SIGNATURE, rs.Fifo()))
+    with buffer.vector_writer(2) as writer:
+        for step in range(3):
+            writer.append({"frame": np.stack([frame(step)] * 2), "action": np.array([step, 10 + step], np.int32)})
+        own = [None, slice(-2, None)]
+        writer.create_items(columns={"key": [0, 1], "frames": own, "actions": own}, mask=[False, True])
+    assert buffer.sample(1).data["actions"][0].tolist() == [11, 12]
+
+
+def test_a_window_that_is_not_given_shows_what_the_writer_keeps():
+    buffer = rs.Buffer(table("t"))
+    with buffer.writer(history=4) as writer:
+        for step in range(20):
+            writer.append({"frame": frame(step), "action": step})
+        writer.create_item(columns={"key": 1})
+    assert buffer.sample(1).data["actions"][0].tolist() == [16, 17, 18, 19]
+
+
+@pytest.mark.parametrize("columns", [[("key", 1)], "key", 7, {"key"}])
+@pytest.mark.parametrize("windows", [SIGNATURE, {name: SIGNATURE[name] for name in ("action", "key", "last")}])
+def test_columns_that_are_no_dict_are_refused(windows, columns):
+    buffer = rs.Buffer(rs.Table("t", 10, windows))
+    with buffer.writer() as writer:
+        writer.append({"action": 1} | ({"frame": frame(1)} if "frame" in windows else {}))
+        with pytest.raises(rs.SchemaError, match="expected a dict of columns, got"):
+            writer.create_item(columns=columns)
 
 
 def test_windows_over_a_dict_take_one_slice_or_one_each():
