@@ -50,6 +50,8 @@ SURPLUS = 1.0
 """Standard deviations of the number of arrivals that are asked for beyond those wanted: about 4 % of a batch of 512,
 and a second question for one batch of six."""
 
+_MOST_DOUBLINGS = 50
+"""Of how far is asked: a sample that waits for long asks hundreds of times."""
 _FAR = 1e300
 """A horizon beyond which no arrival is."""
 
@@ -264,7 +266,8 @@ class _Draw:
         if not self.options.replace and len(order):
             powers = np.concatenate([piece.arrivals.powers for piece in self.pieces])
             total = max(total - powers[order].sum(), 1e-9 * total)
-        return complete + 2.0 ** max(0, self.rounds - 2) * (wanted + SURPLUS * math.sqrt(wanted)) / total
+        doublings = min(max(0, self.rounds - 2), _MOST_DOUBLINGS)
+        return complete + 2.0**doublings * (wanted + SURPLUS * math.sqrt(wanted)) / total
 
     def _questions(self) -> dict[int, Question]:
         horizon = self._horizon()
