@@ -23,6 +23,7 @@ import redis
 
 from .client import Client
 from .cluster_address import ClusterAddress, even_slots
+from .cluster_leave import Forgotten, forget, number_of
 from .cluster_moves import move
 from .cluster_shards import SCHEME, Shards, newest, place_of, push, topology_of
 from .cluster_tables import part_like, share_of
@@ -38,6 +39,8 @@ _ADOPT_S = 1.0
 _LONGEST_PAUSE_S = 5.0
 _PATIENCE_S = 2.0
 """With other hosts, where these shards can do without their answer."""
+_LINGER_S = 3.0
+"""That a shard which was taken out still answers clients that have not noticed."""
 _ATTEMPTS = 20
 """To enter a topology that others change at the same time."""
 _log = logging.getLogger("replay_server.cluster")
@@ -97,7 +100,8 @@ class Cluster:
 
     Attributes:
         url: for `Client`: `redis+cluster://[:password@]host:port,host:port…`, of all shards.
-        numbers: of the shards that this object runs.
+        numbers: of the shards that this object runs. One that is taken out of the cluster (`forget`) is among them no
+            more, and is stopped a moment later.
         servers: these shards, in the same order. One that is started again is another `Server`.
         restarts: how many shards were started again.
         failing: why a shard that died has not started again so far, by number; it is tried again within 5 s.
@@ -143,6 +147,8 @@ class Cluster:
             except ValueError as error:
                 raise ServerError(f"shard_of: {error}") from error
         self.numbers, self._turns = list(range(shards)), itertools.count()
+        self._shares = shards
+        """Over how many shards tables were shared out; some may have been taken out since."""
         self._parts: list[tuple[Table, int, str | None]] = []
         """Of a cluster that was joined: each table as a shard has it, that shard's number, and why it is closed."""
         self._config, self._maxmemory, self._start_timeout = dict(config or {}), maxmemory, start_timeout
@@ -152,6 +158,8 @@ class Cluster:
         self._pin = len(self._cores) > shards if pin is None else pin and len(self._cores) >= shards
         self._stopping, self._lock = threading.Event(), threading.RLock()
         self.servers: list[Server] = []
+        self._gone: list[tuple[float, Server]] = []
+        """Shards that were taken out, and when they are stopped."""
         self.restarts = 0
         self.failing: dict[int, str] = {}
         try:
@@ -164,6 +172,7 @@ class Cluster:
                     self._topology = self._joined(shard_of, before)
                 else:
                     self._topology = self._newest(before) if before else Topology(0, ())
+                self._leave_out_gone()
                 for place, number in enumerate(self.numbers):
                     self.servers.append(self._start(number, port + place if port else 0, files[place]))
                 entered = self._entered()
@@ -207,7 +216,7 @@ class Cluster:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             server = Server(
-                [] if self._shard_of else [share_of(table, number, len(self.numbers)) for table in self._tables],
+                [] if self._shard_of else [share_of(table, number, self._shares) for table in self._tables],
                 host=self._host,
                 port=port,
                 password=self._password,
@@ -228,6 +237,8 @@ class Cluster:
         """Gives a shard that joined the tables that it lacks, as the others have them; as they had them, if none
         answers."""
         for beside in self._others(self._topology):
+            if beside.number in self._topology.leaving:  # its tables are closed
+                continue
             try:
                 with Client(
                     self._url_of(beside), connect_timeout=_PATIENCE_S, socket_timeout=_PATIENCE_S, reconnect_timeout=0.0
@@ -259,8 +270,9 @@ class Cluster:
                     with contextlib.suppress(redis.RedisError):
                         self._adopt()
                     adopt_at = now + _ADOPT_S
+                self._stop_gone(now)
                 for number, server in zip(self.numbers, tuple(self.servers), strict=True):
-                    if server.running or server.returncode == 0 or now < due[number]:
+                    if number not in self.numbers or server.running or server.returncode == 0 or now < due[number]:
                         continue
                     if self._restart(number):
                         pauses[number] = 0.0
@@ -308,7 +320,8 @@ class Cluster:
                         raise
                     time.sleep(_LOOK_S)
                     self._topology = self._newest(before)
-                    if any(ids.get(shard.number, shard.id) != shard.id for shard in self._topology.shards):
+                    given = any(ids.get(shard.number, shard.id) != shard.id for shard in self._topology.shards)
+                    if given or self._topology.gone.intersection(ids):
                         if not joins_anew:
                             raise
                         self._undo()
@@ -368,12 +381,13 @@ class Cluster:
             raise ServerError("shard_of: the cluster has no password, so these shards may have none")
         ids = {shard.number: shard.id for shard in topology.shards}
         if file is None:
-            first = max(ids) + 1
+            try:
+                first = topology.next_number(len(self.numbers))
+            except ValueError as error:
+                raise ServerError(f"shard_of: {error}") from error
             self.numbers = list(range(first, first + len(self.numbers)))
-            if self.numbers[-1] >= MOST_SHARDS:
-                raise ServerError(f"expected shards with numbers up to {MOST_SHARDS - 1}, and {first - 1} is taken")
             return topology
-        own = [file.shard(number) for number in self.numbers]
+        own = [file.shard(number) for number in self.numbers if number not in topology.gone]
         if taken := [shard.number for shard in own if ids.get(shard.number, shard.id) != shard.id]:
             raise ServerError(
                 f"{self._directory} holds the files of shard {taken[0]}, and another one has this number by now: join "
@@ -400,10 +414,11 @@ class Cluster:
         try:
             text = file.read_text()
             before = Topology.from_json(text)
-            numbers = json.loads(text).get("own") or [shard.number for shard in before.shards]
+            numbers = json.loads(text).get("own", [shard.number for shard in before.shards])
+            self._shares = json.loads(text).get("shares", len(numbers))
         except (OSError, ValueError) as error:
             raise ServerError(f"{file} cannot be read: {error}") from error
-        if len(numbers) != len(self.numbers):
+        if len(numbers) not in (0, len(self.numbers)):
             raise ServerError(
                 f"{self._directory} holds the files of {len(numbers)} shards, and {len(self.numbers)} were asked for: "
                 "start as many, or in another folder"
@@ -411,8 +426,18 @@ class Cluster:
         self.numbers = numbers
         return before
 
+    def _leave_out_gone(self) -> None:
+        """Of the folder's shards, begins with those alone that are still of the cluster."""
+        self.numbers = [number for number in self.numbers if number not in self._topology.gone]
+        if not self.numbers:
+            raise ServerError(
+                f"the shards of {self._directory} were taken out of the cluster, and their numbers are not given "
+                "again: begin in another folder"
+            )
+
     def _write_topology(self) -> None:
-        self._write(FILE, json.dumps({**json.loads(self._topology.to_json()), "own": self.numbers}))
+        own = {"own": self.numbers, "shares": self._shares}
+        self._write(FILE, json.dumps({**json.loads(self._topology.to_json()), **own}))
 
     def _write(self, name: str, text: str) -> Path:
         """The file is the one before, or this one, whole."""
@@ -441,10 +466,12 @@ class Cluster:
             push(clients, self._topology)
 
     @contextlib.contextmanager
-    def _clients(self, numbers: Iterable[int] | None = None) -> Iterator[dict[int, redis.Redis]]:
+    def _clients(
+        self, numbers: Iterable[int] | None = None, topology: Topology | None = None
+    ) -> Iterator[dict[int, redis.Redis]]:
         """Clients of shards by number; of all."""
         chosen = [shard.number for shard in self._topology.shards] if numbers is None else numbers
-        clients = {number: self._connection(number) for number in chosen}
+        clients = {number: self._connection(number, topology) for number in chosen}
         try:
             yield clients
         finally:
@@ -453,33 +480,52 @@ class Cluster:
 
     def _adopt(self) -> None:
         """Takes over the newest topology that somebody else has pushed, and tells it to those of these shards that
-        missed it. One of the other shards is asked, too: it may have forgotten these, if it was started again from
-        files of before they joined."""
-        found, told = self._topology, dict[int, int]()
+        missed it. One of the other shards is asked, too: these may have been cut off, and it may not know of these, if
+        it was started again from files of before they joined."""
+        before = found = self._topology
+        told = dict[int, int]()
         for number, server in zip(self.numbers, self.servers, strict=True):
             if server.running:
                 with contextlib.suppress(redis.RedisError, ValueError), self._connection(number) as client:
                     own = topology_of(client)
                     found, told[number] = newest([found, own]), own.version
         others = self._others(self._topology)
-        if self._shard_of is not None and others:
+        if others:
             beside = others[next(self._turns) % len(others)]
             with (
                 contextlib.suppress(redis.RedisError, ValueError),
                 redis.Redis.from_url(self._url_of(beside), socket_timeout=_PATIENCE_S) as client,
             ):
                 theirs = topology_of(client)
-                numbers = {shard.number for shard in theirs.shards}
+                numbers = {shard.number for shard in theirs.shards} | theirs.gone
                 if theirs.version >= found.version and not numbers.issuperset(self.numbers):
                     own = [self._topology.shard(number) for number in self.numbers]
-                    found = theirs.with_shards(shard for shard in own if shard.number not in numbers)
-                    with self._clients(numbers | set(told)) as clients:
-                        push(clients, found)
+                    joined = theirs.with_shards(replace(each, slots=()) for each in own if each.number not in numbers)
+                    with self._clients((numbers - theirs.gone) | set(told), joined) as clients:
+                        push(clients, joined)
+                    theirs = joined
                 found = newest([found, theirs])
         if found is not self._topology:
             self._topology = found
-            self._write_topology()
         self._push(number for number, version in told.items() if version < found.version)
+        if self._part_with(found.gone) or found is not before:
+            self._write_topology()
+
+    def _part_with(self, gone: frozenset[int]) -> bool:
+        """Lets go of these shards that were taken out; whether there are any."""
+        pairs = list(zip(self.numbers, self.servers, strict=True))
+        stop_at = time.monotonic() + _LINGER_S
+        self._gone += [(stop_at, server) for number, server in pairs if number in gone]
+        self.numbers = [number for number, _ in pairs if number not in gone]
+        self.servers = [server for number, server in pairs if number not in gone]
+        return len(self.numbers) < len(pairs)
+
+    def _stop_gone(self, now: float) -> None:
+        """Stops shards that were taken out, when clients have had time to notice."""
+        for stop_at, server in self._gone:
+            if now >= stop_at:
+                server.stop()
+        self._gone = [(stop_at, server) for stop_at, server in self._gone if now < stop_at]
 
     def move(self, slots: str | Iterable[int], target: int) -> Topology:
         """Moves slots of keys to a shard, with what is in them, while clients go on.
@@ -498,6 +544,36 @@ class Cluster:
         topology = self.topology
         with self._clients() as clients:
             return move(clients, topology, parse_slots(slots) if isinstance(slots, str) else slots, target)
+
+    def forget(
+        self, shard: int | str, *, timeout: float = 60.0, lose_items: bool = False, dead: bool = False
+    ) -> Forgotten:
+        """Takes a shard out of the cluster for good, while clients go on; who runs it stops it a moment later.
+
+        Its slots of keys move to the others. Clients add to the others within about a second. Its items stay with it:
+        it goes when they have been sampled away or deleted, or given up. Its number is not given again.
+
+        Args:
+            shard: its number, or its address, host:port.
+            timeout: seconds in which its items must have left.
+            lose_items: items that are still there are lost, and not waited for.
+            dead: it does not answer, and all that it holds is lost: items, keys, weights, gradients.
+
+        Returns:
+            The topology without it, and `items`: how many were lost, by table; None for a dead one.
+
+        Raises:
+            LeaveRefused: it is the last one, still holds items, or `dead` is not true of it. It stays in the cluster.
+            MoveRefused: gradients wait in one of its slots, or a key does not move. It stays as well.
+            ValueError: there is no such shard.
+        """
+        topology = self.topology
+        number = number_of(topology, shard)
+        with self._clients() as clients:
+            forgotten = forget(clients, topology, number, timeout=timeout, lose_items=lose_items, dead=dead)
+        with self._lock:
+            self._adopt()
+        return forgotten
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -544,7 +620,9 @@ class Cluster:
         if missing := [name for name in names if not os.path.exists(name)]:
             raise ServerError(f"{file} names {missing[0]}, which is not there any more (setting snapshot-keep)")
         version = max(topology.version, now.version if now else 0)
-        return replace(topology, version=version), [os.path.abspath(name) for name in names]
+        gone = topology.gone | (now.gone if now else frozenset())
+        gone -= {shard.number for shard in topology.shards}
+        return replace(topology, version=version, gone=gone), [os.path.abspath(name) for name in names]
 
     # ---- its end -----------------------------------------------------------------------------------------------------
 
@@ -554,7 +632,8 @@ class Cluster:
             return
         self._stopping.set()
         with self._lock:
-            stops = [threading.Thread(target=server.stop, args=(timeout,)) for server in self.servers]
+            servers = [*self.servers, *(server for _, server in self._gone)]
+            stops = [threading.Thread(target=server.stop, args=(timeout,)) for server in servers]
             for each in stops:
                 each.start()
             for each in stops:
@@ -564,8 +643,8 @@ class Cluster:
 
     @property
     def was_stopped(self) -> bool:
-        """Whether every shard was stopped in order, by SHUTDOWN."""
-        return all(server.returncode == 0 for server in self.servers)
+        """Whether every shard was stopped in order, by SHUTDOWN, or because it was taken out."""
+        return not self._gone and all(server.returncode == 0 for server in self.servers)
 
     def __enter__(self) -> Cluster:
         return self

@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -23,6 +23,7 @@ from .batch import Batch, new_batch
 from .checks import check_awaited, check_ids, check_priorities, check_timeout
 from .cluster_address import ClusterAddress, even_slots, process_offset, slot_of
 from .cluster_sample import join_ragged
+from .cluster_streams import ShardStreams
 from .cluster_tables import closed_on_all, share_of, share_of_limiter, whole_info, whole_of
 from .cluster_wait import Wait
 from .commands import Command, ServedTable
@@ -30,6 +31,7 @@ from .connection import Address
 from .connection_pool import ConnectionPool
 from .driver import Operation, operation
 from .errors import ConnectionLost, LimitExceeded, ReplayError, ServerError, TableClosed, Timeout, explain
+from .n_step_writer import make_writer
 from .operations import Operations, told_as
 from .options import ClientOptions, SampleOptions
 from .ragged import Ragged
@@ -58,13 +60,23 @@ SLOTS_PAUSE_S = 0.05
 
 
 class Shard(Operations):
-    """One shard: its number, its slots of keys, and the operations of its server, undriven."""
+    """One shard: its number, its slots of keys, and the operations of its server, undriven.
 
-    def __init__(self, number: int, slots: Sequence[range], url: str, cluster: ClusterOperations) -> None:
-        self.number, self.slots, self.away_until = number, slots, 0.0
+    Attributes:
+        leaving: nothing is added to it any more.
+    """
+
+    def __init__(
+        self, number: int, slots: Sequence[range], url: str, cluster: ClusterOperations, patient: bool = True
+    ) -> None:
+        self.number, self.slots, self.away_until, self.leaving = number, slots, 0.0, False
         self._new_pool_of = cluster._new_pool
         options = asdict(cluster._options)
-        if cluster._options.missing != "wait":
+        if not patient:
+            options["reconnect_timeout"] = 0.0
+            for timeout in ("connect_timeout", "socket_timeout"):
+                options[timeout] = min(options[timeout], LOOK_PATIENCE_S)
+        elif cluster._options.missing != "wait":
             options["reconnect_timeout"] = 0.0
             for timeout in ("connect_timeout", "socket_timeout"):
                 options[timeout] = min(options[timeout], cluster._options.missing_after)
@@ -117,18 +129,24 @@ class ClusterOperations(Operations):
         return self._shards
 
     def _discovered(self) -> Operation[list[Shard]]:
-        """Shards as one of the servers tells of them all or, where none does, as each tells of itself."""
-        seeds = [Shard(place, [], server.url, self) for place, server in enumerate(self._address.servers)]
+        """Shards as one of the servers tells of them all or, where none does, as each tells of itself. Servers of the
+        URL are asked, and shards that are known: not all of the URL may be of the cluster still."""
+        known = {(shard.number, shard.url) for shard in self._shards}
+        urls = dict.fromkeys([*(server.url for server in self._address.servers), *(url for _, url in known)])
+        seeds = [Shard(place, [], url, self, patient=not known) for place, url in enumerate(urls)]
         try:
-            told = yield from together([seed.command("CLUSTER", "TOPOLOGY", repeatable=True) for seed in seeds])
+            told = yield from self._topologies(seeds, patient=not known)
             lost = [each for each in told if isinstance(each, ConnectionLost)]
             if len(lost) == len(told):
                 raise lost[0]
-            newest = max((_topology_in(each) for each in told), key=lambda topology: topology["version"])
+            newest = _newest(told)
             if newest["version"]:
+                newest = yield from self._followed(newest, urls)
+                if newest["version"] < self._version and lost:  # of one that was cut off, while the others are away
+                    raise lost[0]
                 shards = sorted(newest["shards"], key=lambda shard: shard["shard"])
-                found = [self._as_told(shard) for shard in shards]
-                yield from self._check_numbers(found)
+                found = [self._as_told(shard, newest) for shard in shards]
+                yield from self._check_numbers([shard for shard in found if (shard.number, shard.url) not in known])
                 self._version, self._look_at = newest["version"], time.monotonic() + LOOK_EVERY_S
                 return found
             if lost:
@@ -154,9 +172,32 @@ class ClusterOperations(Operations):
                     f"it with the setting shard {shard.number}"
                 )
 
-    def _as_told(self, told: Mapping[str, Any]) -> Shard:
+    def _topologies(self, shards: Sequence[Shard], patient: bool = False) -> Operation[list[Any]]:
+        """What shards tell of the topology, or in its place why one does not."""
+        questions = [shard.command("CLUSTER", "TOPOLOGY", repeatable=True) for shard in shards]
+        return (yield from together(questions, None if patient else time.monotonic() + LOOK_PATIENCE_S))
+
+    def _followed(self, newest: dict[str, Any], asked: Iterable[str]) -> Operation[dict[str, Any]]:
+        """This topology, or a newer one of a shard that it names: who told it may have been taken out since."""
+        heard = set(asked)
+        while True:
+            named = {self._address.url_of(each["host"], each["port"]): each["shard"] for each in newest["shards"]}
+            others = [Shard(number, [], url, self, patient=False) for url, number in named.items() if url not in heard]
+            heard.update(named)
+            try:
+                told = yield from self._topologies(others)
+            finally:
+                for other in others:
+                    other._pool.close()
+            before, newest = newest, _newest([newest, *told])
+            if newest is before:
+                return newest
+
+    def _as_told(self, told: Mapping[str, Any], topology: Mapping[str, Any]) -> Shard:
         slots = [range(first, last + 1) for first, last in told["slots"]]
-        return Shard(told["shard"], slots, self._address.url_of(told["host"], told["port"]), self)
+        shard = Shard(told["shard"], slots, self._address.url_of(told["host"], told["port"]), self)
+        shard.leaving = shard.number in topology.get("leaving", ())
+        return shard
 
     def _as_listed(self, numbers: list[int]) -> list[Shard]:
         """The servers of the URL as shards of the numbers that they have; slots are shared out evenly."""
@@ -185,17 +226,26 @@ class ClusterOperations(Operations):
         now = time.monotonic()
         return [shard for shard in shards if shard.away_until <= now] or shards
 
+    def _takers(self) -> Operation[list[Shard]]:
+        """The shards that are there to be added to."""
+        present = yield from self._present()
+        return [shard for shard in present if not shard.leaving] or present
+
     def _gathered(
         self, make: Callable[[Shard], Operation[T]], shards: Sequence[Shard] | None = None
     ) -> Operation[dict[int, T]]:
         """What an operation gives on each shard, all at once, by number. A lost shard is an error, unless the caller
         leaves such shards out, and another one answers."""
+        everywhere = shards is None
         if shards is None:
             shards = yield from self._present()
+        known = self._shards
         patience = None if self._options.missing == "wait" else time.monotonic() + self._options.missing_after
         results = yield from together([make(shard) for shard in shards], patience)
         lost = [result for result in results if isinstance(result, ConnectionLost)]
         if self._options.missing != "leave_out" or len(lost) == len(results):
+            if lost and everywhere and (yield from self._are_others(known)):
+                return (yield from self._gathered(make))
             all_or_error(results)
         given: dict[int, T] = {}
         for shard, result in zip(shards, results, strict=True):
@@ -239,6 +289,10 @@ class ClusterOperations(Operations):
             home = yield from self._home(key if isinstance(key, str) else "")
             try:
                 return (yield from home._answer(command))
+            except ConnectionLost:
+                if looked_again or not command.repeatable or not (yield from self._has_left(home)):
+                    raise
+                looked_again = True
             except ServerError as error:
                 if error.code in ("MOVED", "ASK") and not looked_again:
                     looked_again = True
@@ -269,26 +323,42 @@ class ClusterOperations(Operations):
                 (told,) = yield from together([question], time.monotonic() + LOOK_PATIENCE_S)
             finally:
                 shard._pool.release(connection)
+            if isinstance(told, Exception):
+                continue
             if _topology_in(told)["version"] > self._version:
                 with contextlib.suppress(ConnectionLost):
                     yield from self._look_again()
             return
 
     def _look_again(self) -> Operation[None]:
-        """Looks for the shards anew; those that are where they were keep their connections."""
+        """Looks for the shards anew; those that are where they were keep their connections. The list stays the same one
+        while the shards do."""
         found = yield from self._discovered()
         known = {(shard.number, shard.url): shard for shard in self._shards}
         for place, shard in enumerate(found):
             if (same := known.pop((shard.number, shard.url), None)) is not None:
-                same.slots = shard.slots
+                same.slots, same.leaving = shard.slots, shard.leaving
                 shard._pool.close()
                 found[place] = same
         for gone in known.values():
             gone._pool.close()
-        self._shards = found
+        if found != self._shards:
+            self._shards = found
         if self._is_closed:  # meanwhile, by another thread
             for shard in found:
                 shard._pool.close()
+
+    def _are_others(self, shards: Sequence[Shard] | None) -> Operation[bool]:
+        """Whether the shards are others than these, as they tell now: for a call that one of them refused or lost."""
+        if self._version and not self._is_closed:
+            with contextlib.suppress(ConnectionLost):
+                yield from self._look_again()
+        return shards is not None and self._shards is not shards
+
+    def _has_left(self, shard: Shard) -> Operation[bool]:
+        """Whether a shard leaves or has been taken out, as the shards tell now."""
+        yield from self._are_others(None)
+        return shard.leaving or shard not in self._shards
 
     @_as_on_one
     def gradient_keys(self) -> Operation[list[str]]:
@@ -436,8 +506,13 @@ class ClusterOperations(Operations):
     ) -> Operation[np.ndarray]:
         shards = yield from self._found()
         if len(shards) == 1:
-            return (yield from shards[0].add(name, data, priorities, timeout))
-
+            began = time.monotonic()
+            try:
+                return (yield from shards[0].add(name, data, priorities, timeout))
+            except TableClosed:
+                if not (yield from self._has_left(shards[0])):
+                    raise
+            timeout = None if timeout is None else max(0.0, began + timeout - time.monotonic())
         return (yield from cluster_add.add(self, name, data, priorities, timeout))
 
     def _found_with(self, ids: np.ndarray) -> Operation[list[Shard]]:
@@ -452,13 +527,19 @@ class ClusterOperations(Operations):
         self, ids: np.ndarray, make: Callable[[Shard, np.ndarray, np.ndarray], Operation[T]]
     ) -> Operation[list[tuple[np.ndarray, T | Exception]]]:
         """Does something with the ids of each shard, all at once: places among `ids`, and what was returned or raised.
-        Ids of no shard are with none."""
+        Ids of no shard, or of one that has been taken out, are with none."""
         shards = yield from self._found_with(ids)
         numbers = ids >> SHARD_BITS
         places = [(shard, np.flatnonzero(numbers == shard.number)) for shard in shards]
         places = [(shard, which) for shard, which in places if len(which)]
         results = yield from together([make(shard, ids[which], which) for shard, which in places])
-        return [(which, result) for (_, which), result in zip(places, results, strict=True)]
+        given = []
+        for (shard, which), result in zip(places, results, strict=True):
+            if isinstance(result, ConnectionLost):
+                yield from self._are_others(None)
+            if not isinstance(result, ConnectionLost) or shard in self._shards:
+                given.append((which, result))
+        return given
 
     @_as_on_one
     def update_priorities(self, name: str, ids: Any, priorities: Any) -> Operation[tuple[int, int]]:
@@ -488,7 +569,7 @@ class ClusterOperations(Operations):
         results = yield from self._by_shard(checked, lambda shard, own, _: shard.get(name, own))
         parts = all_or_error([result for _, result in results])
         if sum(map(len, parts)) < len(checked):
-            numbers = {shard.number for shard in shards}
+            numbers = {shard.number for shard in self._shards}
             stray = next(each for each in checked.tolist() if each >> 56 not in numbers)
             raise ServerError(f"item {stray} is not in table {name!r}: no shard of {self._address} has its number")
         served = yield from self._known(name)
@@ -511,7 +592,7 @@ class ClusterOperations(Operations):
     ) -> Operation[Batch]:
         shards = yield from self._found()
         if len(shards) == 1:
-            if self._version and options.timeout != 0:
+            if self._version:
                 return (yield from self._sampled_of_one(name, batch_size, out, shared, options))
             return (yield from shards[0]._sample(name, batch_size, out, shared, options))
         if batch_size < 1:  # what one server says
@@ -541,6 +622,10 @@ class ClusterOperations(Operations):
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
                 if left == 0:
                     raise explain(f"sample of {batch_size} from {name!r}", timeout, Timeout(error.reason)) from None
+            except (TableClosed, ConnectionLost):
+                if not (yield from self._are_others(shards)):
+                    raise
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
         return (yield from self._sample(name, batch_size, out, shared, replace(options, timeout=left)))
 
     def _written(
@@ -555,13 +640,22 @@ class ClusterOperations(Operations):
         """A writer on one shard, which its streams stay on: that of the place that was asked for, or the shards in
         turn."""
         place = options.get("place")
-        present = yield from self._present()
-        shard = present[(next(self._turns) if place is None else place) % len(present)]
-        return (yield from shard._written(kinds, name, environments, n_step, discount, options))
+        takers = yield from self._takers()
+        shard = takers[(next(self._turns) if place is None else place) % len(takers)]
+        options = {key: value for key, value in options.items() if key != "place"}
+        served = yield from shard._look_up(name)
+        sink = ShardStreams(self, shard, served)
+        return make_writer(kinds, served.table, sink, environments, n_step, discount, options)
+
+
+def _newest(told: Sequence[Any]) -> dict[str, Any]:
+    return max((_topology_in(each) for each in told), key=lambda topology: topology["version"])
 
 
 def _topology_in(told: Any) -> dict[str, Any]:
     """What a server told of a topology; one of version 0 where it has none, or did not answer."""
+    if isinstance(told, dict):
+        return told
     return {"version": 0} if isinstance(told, Exception) or not told else json.loads(told)
 
 

@@ -99,7 +99,9 @@ def sample(
                 looked_up, draw = True, _Draw(cluster, name, count, out, options)
             except ConnectionLost:
                 lost_until = lost_until or time.monotonic() + cluster._options.reconnect_timeout
-                if cluster._options.missing == "error" or time.monotonic() > lost_until or cluster._is_closed:
+                others = yield from cluster._are_others(draw.known)
+                given_up = cluster._options.missing == "error" or time.monotonic() > lost_until
+                if cluster._is_closed or (given_up and not others):
                     raise
                 draw.drop()
                 draw = _Draw(cluster, name, count, out, options)
