@@ -26,7 +26,8 @@ from .table import Table
 from .together import all_or_error, together
 
 if TYPE_CHECKING:
-    from .cluster_operations import ClusterOperations, Shard
+    from .cluster_known import Shard
+    from .cluster_operations import ClusterOperations
 
 LEAST_PART = 32
 """Items of a batch that are worth a request of their own."""

@@ -42,7 +42,8 @@ from .table import Table
 from .together import together
 
 if TYPE_CHECKING:
-    from .cluster_operations import ClusterOperations, Shard
+    from .cluster_known import Shard
+    from .cluster_operations import ClusterOperations
 
 MOST_ARRIVALS = 8192
 """Of one answer, as the server has it."""

@@ -10,7 +10,8 @@ from .driver import Operation
 from .errors import ConnectionLost
 
 if TYPE_CHECKING:
-    from .cluster_operations import ClusterOperations, Shard
+    from .cluster_known import Shard
+    from .cluster_operations import ClusterOperations
 
 
 class ShardStreams(ClientStreams):
