@@ -247,6 +247,31 @@ def test_keys_and_weights_move_to_the_others() -> None:
                 assert [*map(len, told)] == [2, 2]
 
 
+def test_what_was_cut_short_goes_on() -> None:
+    """Who took the shard out died, with some of its slots on their way."""
+    with (
+        rs.Cluster([TABLE], shards=3) as cluster,
+        redis.RedisCluster.from_url(cluster.servers[0].url) as keys,
+        rs.Client(cluster.url) as client,
+    ):
+        client.add("t", {"k": np.arange(96)})
+        for number in range(300):
+            keys.set(f"key:{number}", number)
+        left = cluster.topology.leaves(1)
+        begun = left.beginning(range(6000, 8000), 2)
+        for server in cluster.servers:
+            with rs.Client(server.url) as own:
+                own.command(*begun.arguments(own.info("t")["shard"]))
+        with rs.Client(cluster.servers[1].url) as own:
+            own.close_table("t", "shard 1 leaves the cluster")
+        wait_for(lambda: shards_of(client.add("t", {"k": np.arange(96)})) == {0, 2}, 10)
+        forgotten = cluster.forget(1, lose_items=True)
+        assert forgotten.items is not None
+        assert forgotten.items["t"] >= 32
+        assert cluster.topology.moves == ()
+        assert [keys.get(f"key:{number}") for number in range(300)] == [b"%d" % number for number in range(300)]
+
+
 def test_what_does_not_move_keeps_its_shard() -> None:
     with rs.Cluster([TABLE], shards=2) as cluster, rs.Client(cluster.url) as client:
         name = next(f"g{number}" for number in range(99) if slot_owner(cluster, f"g{number}") == 1)
