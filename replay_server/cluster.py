@@ -215,8 +215,10 @@ class Cluster(Members):
                     return
                 now = time.monotonic()
                 if now >= adopt_at:
-                    with contextlib.suppress(redis.RedisError):
+                    try:
                         self._adopt()
+                    except (redis.RedisError, OSError) as error:  # such as a full disk: shards are watched on
+                        _log.warning("the topology was not looked at: %s", error)
                     adopt_at = now + _ADOPT_S
                 self._stop_gone(now)
                 for number, server in zip(self.numbers, tuple(self.servers), strict=True):
@@ -238,7 +240,7 @@ class Cluster(Members):
             if self._shard_of is not None:
                 self._complete(number)
             self._adopt()
-        except (ServerError, redis.RedisError) as error:
+        except (ServerError, redis.RedisError, OSError) as error:
             _log.error("shard %d did not start again: %s", number, error)
             self.failing[number] = str(error)
             return False
