@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgpack
@@ -113,7 +114,18 @@ def forget(
     if not targets:
         raise LeaveRefused(f"no other shard answers, so none can take the slots of shard {number}: start them again")
 
+    def leave(now: Topology) -> Topology:
+        for each in now.moves:
+            if each.target == number or (each.source == number and each.target not in there):
+                raise LeaveRefused(
+                    f"slots move from shard {each.source} to shard {each.target}: finish that move first"
+                )
+        return now.leaves(number)
+
     def gone(now: Topology) -> Topology:
+        moves = any(number in (each.source, each.target) for each in now.moves)
+        if not dead and (now.shard(number).slots or moves):
+            raise LeaveRefused(f"slots of keys came to shard {number} meanwhile, so it stays: give the command again")
         now.shard(number)
         return now.without([number])
 
@@ -126,11 +138,8 @@ def forget(
             f"shard {number} does not answer: start it again; or say that it is dead (--dead, dead=True), and what it "
             "holds is lost"
         )
-    for each in topology.moves:
-        if each.target == number or (each.source == number and each.target not in there):
-            raise LeaveRefused(f"slots move from shard {each.source} to shard {each.target}: finish that move first")
     tables = _Tables(there[number], number)
-    topology = _changed(there, topology, lambda now: now.leaves(number))
+    topology = _changed(there, topology, leave)
     told(f"topology {topology.version}: clients add nothing to shard {number} any more")
     try:
         topology = _slots_moved(there, topology, number, targets, told)
@@ -170,9 +179,10 @@ def _answers(client: redis.Redis) -> bool:
 def _changed(
     clients: Mapping[int, redis.Redis], topology: Topology, change: Callable[[Topology], Topology]
 ) -> Topology:
-    """Tells the shards what a change makes of the topology, and of the newest one if somebody else has changed it."""
+    """Tells the shards what a change makes of the topology, and of the newest one if somebody else has changed it. If
+    that was at the same time, the shard that is told first decides."""
+    after = change(topology)
     for left in reversed(range(_ATTEMPTS)):
-        after = change(topology)
         try:
             push(clients, after)
             return after
@@ -180,9 +190,11 @@ def _changed(
             if not left:
                 raise LeaveRefused(f"the topology is changed by others all the time ({error}): try again") from error
             time.sleep(_LOOK_S)
-            for client in clients.values():
+            for number in sorted(clients):
                 with contextlib.suppress(redis.RedisError, ValueError):
-                    topology = newest([topology, topology_of(client)])
+                    topology = newest([topology, topology_of(clients[number])])
+            decided = replace(topology, moves=()) == replace(after, moves=())
+            after = replace(topology, version=topology.version + 1) if decided else change(topology)
     raise AssertionError("unreachable: the last attempt raises")
 
 

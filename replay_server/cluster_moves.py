@@ -54,13 +54,15 @@ def move(
         told: hears how far it is.
 
     Raises:
-        MoveRefused: gradients wait in one of the slots, or the target does not take a key; or somebody else changed the
-            topology at the same time: then the same move, asked for again, goes on.
+        MoveRefused: gradients wait in one of the slots, or the target leaves, or does not take a key; or somebody else
+            changed the topology at the same time: then the same move, asked for again, goes on.
         ValueError: there is no such shard.
         redis.RedisError: a shard is away for longer than half a minute.
     """
     owners = topology.owners()
     topology.shard(target)
+    if target in topology.leaving:
+        raise MoveRefused(f"shard {target} leaves the cluster: move the slots to another one")
     going = {slot for slot in slots if owners[slot] != target}
     if not going:
         return topology

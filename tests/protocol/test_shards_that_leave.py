@@ -272,6 +272,40 @@ def test_what_was_cut_short_goes_on() -> None:
         assert [keys.get(f"key:{number}") for number in range(300)] == [b"%d" % number for number in range(300)]
 
 
+def test_two_that_leave_at_once_lose_no_key() -> None:
+    """One of them is refused, perhaps, and then does it again."""
+    with rs.Cluster([TABLE], shards=4) as cluster, redis.RedisCluster.from_url(cluster.servers[0].url) as keys:
+        for number in range(500):
+            keys.set(f"key:{number}", number)
+
+        def leave(number: int) -> None:
+            for _ in range(10):
+                with contextlib.suppress(rs.ReplayError, redis.RedisError):
+                    cluster.forget(number)
+                    return
+
+        threads = [threading.Thread(target=leave, args=(number,)) for number in (1, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        after = cluster.topology
+        assert [shard.number for shard in after.shards] == [0, 3]
+        assert (after.gone, after.leaving, after.moves) == ({1, 2}, frozenset(), ())
+        assert [keys.get(f"key:{number}") for number in range(500)] == [b"%d" % number for number in range(500)]
+
+
+def test_no_slot_moves_to_a_shard_that_leaves() -> None:
+    with rs.Cluster([TABLE], shards=2) as cluster:
+        leaving = cluster.topology.leaves(1)
+        for number, server in enumerate(cluster.servers):
+            with rs.Client(server.url) as own:
+                own.command(*leaving.arguments(number))
+        wait_for(lambda: cluster.topology.leaving)
+        with pytest.raises(MoveRefused, match="shard 1 leaves the cluster"):
+            cluster.move([5], 1)
+
+
 def test_what_does_not_move_keeps_its_shard() -> None:
     with rs.Cluster([TABLE], shards=2) as cluster, rs.Client(cluster.url) as client:
         name = next(f"g{number}" for number in range(99) if slot_owner(cluster, f"g{number}") == 1)
