@@ -74,6 +74,11 @@ class BufferStreams:
             )
 
     @at_once
+    def leaves(self, refused: bool = False) -> bool:
+        """See `StepSink`."""
+        return False
+
+    @at_once
     def end_episodes(self, streams: np.ndarray) -> None:
         """See `StepSink`."""
         with self._buffer._lock:

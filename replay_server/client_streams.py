@@ -10,7 +10,7 @@ import numpy as np
 
 from . import commands
 from .commands import Command, ServedTable
-from .driver import Operation
+from .driver import Operation, at_once
 from .errors import ConnectionLost, ReplayError, SchemaError, ServerError, TableNotFound
 from .exchanges import Exchanges
 from .step_codec import encoder_for
@@ -51,6 +51,11 @@ class ClientStreams:
             )
         self._served = served
         self._connection = yield from client._pool.connected(time.monotonic() + client._options.reconnect_timeout)
+
+    @at_once
+    def leaves(self, refused: bool = False) -> bool:
+        """See `StepSink`."""
+        return False
 
     def close(self) -> None:
         """See `StepSink`. The connection is not used for anything else, since its streams end with it."""

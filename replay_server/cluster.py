@@ -7,58 +7,39 @@ import itertools
 import json
 import logging
 import os
-import secrets
-import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import redis
 
 from .client import Client
-from .cluster_address import ClusterAddress, even_slots
+from .cluster_address import ClusterAddress
+from .cluster_leave import Forgotten, forget, number_of
+from .cluster_members import LOOK_S, Members
 from .cluster_moves import move
-from .cluster_shards import SCHEME, Shards, newest, place_of, push, topology_of
-from .cluster_tables import part_like, share_of
-from .errors import ConnectionLost, ServerError
+from .cluster_shards import SCHEME, place_of
+from .cluster_tables import share_of
+from .errors import ServerError
 from .server import Server
 from .table import Table
-from .topology import MOST_SHARDS, ShardPlace, Topology, parse_slots, slot_ranges
+from .topology import MOST_SHARDS, Topology, parse_slots
 
-FILE, CHECKPOINT_FILE = "cluster.json", "checkpoint.json"
-"""In the cluster's folder: the topology, and the manifest of the last checkpoint of all shards."""
-_LOOK_S = 0.1
+CHECKPOINT_FILE = "checkpoint.json"
+"""In the cluster's folder: the manifest of the last checkpoint of all shards."""
 _ADOPT_S = 1.0
 _LONGEST_PAUSE_S = 5.0
-_PATIENCE_S = 2.0
-"""With other hosts, where these shards can do without their answer."""
-_ATTEMPTS = 20
-"""To enter a topology that others change at the same time."""
 _log = logging.getLogger("replay_server.cluster")
 
 
 def _cut(url: str) -> str:
     with Client(url) as client:
         return client.checkpoint()
-
-
-def _is_open(topology: Topology) -> bool:
-    """Whether one of the shards answers without a password."""
-    for shard in topology.shards:
-        with redis.Redis(shard.host, shard.port, socket_timeout=_PATIENCE_S) as client:
-            try:
-                return bool(client.ping())
-            except redis.AuthenticationError:
-                return False
-            except redis.RedisError:
-                continue
-    return False
 
 
 class ShardNotStarted(ServerError):
@@ -69,7 +50,7 @@ class ShardNotStarted(ServerError):
         self.number = number
 
 
-class Cluster:
+class Cluster(Members):
     """Shards of one replay, each a server in a child process; a context manager, used as `Server` is.
 
     It watches the shards. One that dies is started again, with its newest snapshot, on the same port and with the same
@@ -97,7 +78,8 @@ class Cluster:
 
     Attributes:
         url: for `Client`: `redis+cluster://[:password@]host:port,host:port…`, of all shards.
-        numbers: of the shards that this object runs.
+        numbers: of the shards that this object runs. One that is taken out of the cluster (`forget`) is among them no
+            more, and is stopped a moment later.
         servers: these shards, in the same order. One that is started again is another `Server`.
         restarts: how many shards were started again.
         failing: why a shard that died has not started again so far, by number; it is tried again within 5 s.
@@ -143,6 +125,8 @@ class Cluster:
             except ValueError as error:
                 raise ServerError(f"shard_of: {error}") from error
         self.numbers, self._turns = list(range(shards)), itertools.count()
+        self._shares = shards
+        """Over how many shards tables were shared out; some may have been taken out since."""
         self._parts: list[tuple[Table, int, str | None]] = []
         """Of a cluster that was joined: each table as a shard has it, that shard's number, and why it is closed."""
         self._config, self._maxmemory, self._start_timeout = dict(config or {}), maxmemory, start_timeout
@@ -152,6 +136,8 @@ class Cluster:
         self._pin = len(self._cores) > shards if pin is None else pin and len(self._cores) >= shards
         self._stopping, self._lock = threading.Event(), threading.RLock()
         self.servers: list[Server] = []
+        self._gone: list[tuple[float, Server]] = []
+        """Shards that were taken out, and when they are stopped."""
         self.restarts = 0
         self.failing: dict[int, str] = {}
         try:
@@ -164,6 +150,7 @@ class Cluster:
                     self._topology = self._joined(shard_of, before)
                 else:
                     self._topology = self._newest(before) if before else Topology(0, ())
+                self._leave_out_gone()
                 for place, number in enumerate(self.numbers):
                     self.servers.append(self._start(number, port + place if port else 0, files[place]))
                 entered = self._entered()
@@ -178,10 +165,6 @@ class Cluster:
     @property
     def url(self) -> str:
         return f"{SCHEME}{self._login}{','.join(map(place_of, self._topology.shards))}"
-
-    @property
-    def _login(self) -> str:
-        return f":{quote(self._password, safe='')}@" if self._password else ""
 
     @property
     def pids(self) -> list[int]:
@@ -207,7 +190,7 @@ class Cluster:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             server = Server(
-                [] if self._shard_of else [share_of(table, number, len(self.numbers)) for table in self._tables],
+                [] if self._shard_of else [share_of(table, number, self._shares) for table in self._tables],
                 host=self._host,
                 port=port,
                 password=self._password,
@@ -224,48 +207,27 @@ class Cluster:
                 os.sched_setaffinity(server.pid, {self._cores[self.numbers.index(number)]})
         return server
 
-    def _complete(self, number: int) -> None:
-        """Gives a shard that joined the tables that it lacks, as the others have them; as they had them, if none
-        answers."""
-        for beside in self._others(self._topology):
-            try:
-                with Client(
-                    self._url_of(beside), connect_timeout=_PATIENCE_S, socket_timeout=_PATIENCE_S, reconnect_timeout=0.0
-                ) as client:
-                    infos = {name: client.info(name) for name in client.tables()}
-                    self._parts = [
-                        (client.table(name), beside.number, info["closed_reason"] if info["closed"] else None)
-                        for name, info in infos.items()
-                    ]
-                break
-            except ConnectionLost:
-                continue
-        with Client(self.servers[self.numbers.index(number)].url) as client:
-            there = client.tables()
-            for table, like, closed in self._parts:
-                if table.name not in there:
-                    client.create_table(part_like(table, like, number))
-                    if closed is not None:
-                        client.close_table(table.name, closed or None)
-
     def _watch(self) -> None:
         pauses, due, adopt_at = dict.fromkeys(self.numbers, 0.0), dict.fromkeys(self.numbers, 0.0), 0.0
-        while not self._stopping.wait(_LOOK_S):
+        while not self._stopping.wait(LOOK_S):
             with self._lock:
                 if self._stopping.is_set():
                     return
                 now = time.monotonic()
                 if now >= adopt_at:
-                    with contextlib.suppress(redis.RedisError):
+                    try:
                         self._adopt()
+                    except (redis.RedisError, OSError) as error:  # such as a full disk: shards are watched on
+                        _log.warning("the topology was not looked at: %s", error)
                     adopt_at = now + _ADOPT_S
+                self._stop_gone(now)
                 for number, server in zip(self.numbers, tuple(self.servers), strict=True):
-                    if server.running or server.returncode == 0 or now < due[number]:
+                    if number not in self.numbers or server.running or server.returncode == 0 or now < due[number]:
                         continue
                     if self._restart(number):
                         pauses[number] = 0.0
                     else:
-                        pauses[number] = min(_LONGEST_PAUSE_S, 2 * pauses[number] or _LOOK_S)
+                        pauses[number] = min(_LONGEST_PAUSE_S, 2 * pauses[number] or LOOK_S)
                     due[number] = now + pauses[number]
 
     def _restart(self, number: int) -> bool:
@@ -278,7 +240,7 @@ class Cluster:
             if self._shard_of is not None:
                 self._complete(number)
             self._adopt()
-        except (ServerError, redis.RedisError) as error:
+        except (ServerError, redis.RedisError, OSError) as error:
             _log.error("shard %d did not start again: %s", number, error)
             self.failing[number] = str(error)
             return False
@@ -287,199 +249,6 @@ class Cluster:
         return True
 
     # ---- the topology ------------------------------------------------------------------------------------------------
-
-    def _entered(self) -> bool:
-        """Tells all shards the topology with these in it, as often as somebody changes it meanwhile. False where their
-        numbers went to others that joined at the same time: then they are stopped, and what they wrote is gone."""
-        ids = {number: secrets.token_hex(20) for number in self.numbers}
-        ids.update({shard.number: shard.id for shard in self._topology.shards if shard.number in ids})
-        joins_anew = self._shard_of is not None and self._topology.shards[-1].number < self.numbers[0]
-        try:
-            if self._shard_of is not None:  # before clients know of them
-                for number in self.numbers:
-                    self._complete(number)
-            for left in reversed(range(_ATTEMPTS)):
-                before, self._topology = self._topology, self._made(ids)
-                try:
-                    self._push(shard.number for shard in self._topology.shards)
-                    break
-                except redis.ResponseError:
-                    if not left or not self._others(before):
-                        raise
-                    time.sleep(_LOOK_S)
-                    self._topology = self._newest(before)
-                    if any(ids.get(shard.number, shard.id) != shard.id for shard in self._topology.shards):
-                        if not joins_anew:
-                            raise
-                        self._undo()
-                        return False
-            self._write_topology()
-            if self._shard_of is not None:  # what was created meanwhile
-                for number in self.numbers:
-                    self._complete(number)
-        except BaseException:
-            if joins_anew:
-                self._retract(ids)
-            raise
-        return True
-
-    def _retract(self, ids: Mapping[int, str]) -> None:
-        """Takes shards out of the topology again that have just come, and that nobody will start."""
-        with contextlib.suppress(redis.RedisError):
-            now = self._newest(self._topology)
-            if any(ids.get(shard.number) == shard.id for shard in now.shards):
-                self._topology = now.without(ids)
-                self._push(shard.number for shard in self._topology.shards)
-
-    def _undo(self) -> None:
-        """Stops shards that have just been started in new folders, and removes these."""
-        for number, server in zip(self.numbers, self.servers, strict=True):
-            server.stop(timeout=0)
-            shutil.rmtree(self._directory / f"shard-{number}")
-        self.servers.clear()
-
-    def _made(self, ids: Mapping[int, str]) -> Topology:
-        """The next version, with these shards where they are. Their slots are those of before."""
-        before = {shard.number: shard for shard in self._topology.shards}
-        own = []
-        for place, (number, server) in enumerate(zip(self.numbers, self.servers, strict=True)):
-            port, known = int(server.url.rpartition(":")[2]), before.get(number)
-            even = () if self._shard_of else slot_ranges(even_slots(place, len(self.numbers)))
-            own.append(ShardPlace(number, ids[number], self._announced, port, "", known.slots if known else even))
-        return self._topology.with_shards(own)
-
-    def _joined(self, url: str, file: Topology | None) -> Topology:
-        """The topology of the cluster that these shards join; they get numbers, unless the folder has theirs."""
-        until = time.monotonic() + self._start_timeout
-        while True:
-            try:
-                with Shards(url, self._password) as shards:
-                    topology = shards.topology
-            except (ValueError, ConnectionError, redis.RedisError) as error:
-                raise ServerError(f"shard_of: {error}") from error
-            if not topology.shards:
-                raise ServerError(f"shard_of: {url.rpartition('@')[2]} is no cluster: it has no topology")
-            if not topology.moves:
-                break
-            if time.monotonic() > until:
-                raise ServerError("shard_of: slots of keys are moving there; join when that is done")
-            time.sleep(_LOOK_S)
-        if self._password is not None and _is_open(topology):
-            raise ServerError("shard_of: the cluster has no password, so these shards may have none")
-        ids = {shard.number: shard.id for shard in topology.shards}
-        if file is None:
-            first = max(ids) + 1
-            self.numbers = list(range(first, first + len(self.numbers)))
-            if self.numbers[-1] >= MOST_SHARDS:
-                raise ServerError(f"expected shards with numbers up to {MOST_SHARDS - 1}, and {first - 1} is taken")
-            return topology
-        own = [file.shard(number) for number in self.numbers]
-        if taken := [shard.number for shard in own if ids.get(shard.number, shard.id) != shard.id]:
-            raise ServerError(
-                f"{self._directory} holds the files of shard {taken[0]}, and another one has this number by now: join "
-                "in another folder"
-            )
-        # The cluster may have been started again from files of before these shards joined.
-        return topology.with_shards(replace(shard, slots=()) for shard in own if shard.number not in ids)
-
-    def _others(self, topology: Topology) -> list[ShardPlace]:
-        """The shards that somebody else runs."""
-        return [shard for shard in topology.shards if shard.number not in self.numbers]
-
-    def _newest(self, topology: Topology) -> Topology:
-        """This one, or a newer one that the others have."""
-        for shard in self._others(topology):
-            with contextlib.suppress(redis.RedisError, ValueError), self._connection(shard.number, topology) as client:
-                topology = newest([topology, topology_of(client)])
-        return topology
-
-    def _read_topology(self) -> Topology | None:
-        file = self._directory / FILE
-        if not file.exists():
-            return None
-        try:
-            text = file.read_text()
-            before = Topology.from_json(text)
-            numbers = json.loads(text).get("own") or [shard.number for shard in before.shards]
-        except (OSError, ValueError) as error:
-            raise ServerError(f"{file} cannot be read: {error}") from error
-        if len(numbers) != len(self.numbers):
-            raise ServerError(
-                f"{self._directory} holds the files of {len(numbers)} shards, and {len(self.numbers)} were asked for: "
-                "start as many, or in another folder"
-            )
-        self.numbers = numbers
-        return before
-
-    def _write_topology(self) -> None:
-        self._write(FILE, json.dumps({**json.loads(self._topology.to_json()), "own": self.numbers}))
-
-    def _write(self, name: str, text: str) -> Path:
-        """The file is the one before, or this one, whole."""
-        file = self._directory / name
-        unfinished = file.with_suffix(".partial")
-        with open(unfinished, "w") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        unfinished.replace(file)
-        return file
-
-    def _url_of(self, shard: ShardPlace) -> str:
-        return f"redis://{self._login}{place_of(shard)}"
-
-    def _connection(self, number: int, topology: Topology | None = None) -> redis.Redis:
-        if number in self.numbers:
-            url = self.servers[self.numbers.index(number)].url
-        else:
-            url = self._url_of((topology or self._topology).shard(number))
-        return redis.Redis.from_url(url, socket_timeout=self._start_timeout)
-
-    def _push(self, numbers: Iterable[int]) -> None:
-        """Tells shards the topology; others that do not answer are told by who runs them."""
-        with self._clients(numbers) as clients:
-            push(clients, self._topology)
-
-    @contextlib.contextmanager
-    def _clients(self, numbers: Iterable[int] | None = None) -> Iterator[dict[int, redis.Redis]]:
-        """Clients of shards by number; of all."""
-        chosen = [shard.number for shard in self._topology.shards] if numbers is None else numbers
-        clients = {number: self._connection(number) for number in chosen}
-        try:
-            yield clients
-        finally:
-            for client in clients.values():
-                client.close()
-
-    def _adopt(self) -> None:
-        """Takes over the newest topology that somebody else has pushed, and tells it to those of these shards that
-        missed it. One of the other shards is asked, too: it may have forgotten these, if it was started again from
-        files of before they joined."""
-        found, told = self._topology, dict[int, int]()
-        for number, server in zip(self.numbers, self.servers, strict=True):
-            if server.running:
-                with contextlib.suppress(redis.RedisError, ValueError), self._connection(number) as client:
-                    own = topology_of(client)
-                    found, told[number] = newest([found, own]), own.version
-        others = self._others(self._topology)
-        if self._shard_of is not None and others:
-            beside = others[next(self._turns) % len(others)]
-            with (
-                contextlib.suppress(redis.RedisError, ValueError),
-                redis.Redis.from_url(self._url_of(beside), socket_timeout=_PATIENCE_S) as client,
-            ):
-                theirs = topology_of(client)
-                numbers = {shard.number for shard in theirs.shards}
-                if theirs.version >= found.version and not numbers.issuperset(self.numbers):
-                    own = [self._topology.shard(number) for number in self.numbers]
-                    found = theirs.with_shards(shard for shard in own if shard.number not in numbers)
-                    with self._clients(numbers | set(told)) as clients:
-                        push(clients, found)
-                found = newest([found, theirs])
-        if found is not self._topology:
-            self._topology = found
-            self._write_topology()
-        self._push(number for number, version in told.items() if version < found.version)
 
     def move(self, slots: str | Iterable[int], target: int) -> Topology:
         """Moves slots of keys to a shard, with what is in them, while clients go on.
@@ -498,6 +267,36 @@ class Cluster:
         topology = self.topology
         with self._clients() as clients:
             return move(clients, topology, parse_slots(slots) if isinstance(slots, str) else slots, target)
+
+    def forget(
+        self, shard: int | str, *, timeout: float = 60.0, lose_items: bool = False, dead: bool = False
+    ) -> Forgotten:
+        """Takes a shard out of the cluster for good, while clients go on; who runs it stops it a moment later.
+
+        Its slots of keys move to the others. Clients add to the others within about a second. Its items stay with it:
+        it goes when they have been sampled away or deleted, or given up. Its number is not given again.
+
+        Args:
+            shard: its number, or its address, host:port.
+            timeout: seconds in which its items must have left.
+            lose_items: items that are still there are lost, and not waited for.
+            dead: it does not answer, and all that it holds is lost: items, keys, weights, gradients.
+
+        Returns:
+            The topology without it, and `items`: how many were lost, by table; None for a dead one.
+
+        Raises:
+            LeaveRefused: it is the last one, still holds items, or `dead` is not true of it. It stays in the cluster.
+            MoveRefused: gradients wait in one of its slots, or a key does not move. It stays as well.
+            ValueError: there is no such shard.
+        """
+        topology = self.topology
+        number = number_of(topology, shard)
+        with self._clients() as clients:
+            forgotten = forget(clients, topology, number, timeout=timeout, lose_items=lose_items, dead=dead)
+        with self._lock:
+            self._adopt()
+        return forgotten
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -544,7 +343,9 @@ class Cluster:
         if missing := [name for name in names if not os.path.exists(name)]:
             raise ServerError(f"{file} names {missing[0]}, which is not there any more (setting snapshot-keep)")
         version = max(topology.version, now.version if now else 0)
-        return replace(topology, version=version), [os.path.abspath(name) for name in names]
+        gone = topology.gone | (now.gone if now else frozenset())
+        gone -= {shard.number for shard in topology.shards}
+        return replace(topology, version=version, gone=gone), [os.path.abspath(name) for name in names]
 
     # ---- its end -----------------------------------------------------------------------------------------------------
 
@@ -554,7 +355,8 @@ class Cluster:
             return
         self._stopping.set()
         with self._lock:
-            stops = [threading.Thread(target=server.stop, args=(timeout,)) for server in self.servers]
+            servers = [*self.servers, *(server for _, server in self._gone)]
+            stops = [threading.Thread(target=server.stop, args=(timeout,)) for server in servers]
             for each in stops:
                 each.start()
             for each in stops:
@@ -564,8 +366,8 @@ class Cluster:
 
     @property
     def was_stopped(self) -> bool:
-        """Whether every shard was stopped in order, by SHUTDOWN."""
-        return all(server.returncode == 0 for server in self.servers)
+        """Whether every shard was stopped in order, by SHUTDOWN, or because it was taken out."""
+        return not self._gone and all(server.returncode == 0 for server in self.servers)
 
     def __enter__(self) -> Cluster:
         return self

@@ -19,14 +19,15 @@ from . import cluster_queue, commands
 from .checks import check_columns, check_priorities, check_timeout
 from .commands import ServedTable
 from .driver import Operation
-from .errors import ConnectionLost, SchemaError, Timeout, explain
+from .errors import ConnectionLost, SchemaError, TableClosed, Timeout, explain
 from .ragged import items_of
 from .selectors import MinSize
 from .table import Table
 from .together import all_or_error, together
 
 if TYPE_CHECKING:
-    from .cluster_operations import ClusterOperations, Shard
+    from .cluster_known import Shard
+    from .cluster_operations import ClusterOperations
 
 LEAST_PART = 32
 """Items of a batch that are worth a request of their own."""
@@ -45,9 +46,9 @@ def add(
         checked = None if priorities is None else check_priorities(priorities, count)
         if count == 0:
             return np.empty(0, np.uint64)
-        present = yield from cluster._present()
+        takers = yield from cluster._takers()
         additions = []
-        for order, low, high in _plan(cluster, count, present, served.table):
+        for order, low, high in _plan(cluster, count, takers, served.table):
             part = {leaf: items_of(each, low, high) for leaf, each in zip(served.table.leaves, columns, strict=True)}
             own = None if checked is None else checked[low:high]
             additions.append(_added(cluster, order, name, part, own, timeout))
@@ -94,7 +95,8 @@ def _added(
     timeout: float | None,
 ) -> Operation[np.ndarray]:
     """Adds a part on the first of these shards that takes it. Where a rate limiter may hold it back, all are tried
-    before one is waited for, and none is waited for alone: it may be another one that goes on."""
+    before one is waited for, and none is waited for alone: it may be another one that goes on. What a shard refuses
+    that leaves goes to the others."""
     deadline = None if timeout is None else time.monotonic() + timeout
     served = yield from order[0]._known(name)
     if isinstance(served.table.rate_limiter, MinSize):
@@ -110,6 +112,12 @@ def _added(
             if asked >= len(order) and deadline is not None and time.monotonic() >= deadline:
                 what = f"add of {len(next(iter(columns.values())))} to {name!r}"
                 raise explain(what, timeout, Timeout(error.reason)) from None
+        except TableClosed:
+            if not (yield from cluster._has_left(shard)):
+                raise
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ((others, _, _),) = _plan(cluster, 1, (yield from cluster._takers()), served.table)
+            return (yield from _added(cluster, others, name, columns, priorities, left))
         except ConnectionLost:
             if cluster._options.missing == "leave_out":
                 shard.leave_out()

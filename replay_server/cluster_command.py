@@ -1,4 +1,4 @@
-"""`replay-server cluster start|status|move|stop`: shards of one replay."""
+"""`replay-server cluster start|status|move|forget|stop`: shards of one replay."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ import redis
 
 from .arguments import Parser, did_you_mean
 from .cluster import Cluster
+from .cluster_leave import forget, number_of
 from .cluster_moves import move
-from .cluster_shards import SCHEME, Shards
+from .cluster_shards import SCHEME, Shards, tables_of
 from .config import ConfigError, ServeConfig, load_config, parse_size, read_password
 from .connection import PASSWORD_VARIABLE
 from .errors import ReplayError
@@ -176,11 +177,6 @@ def shard_status(client: redis.Redis) -> dict[str, Any]:
         info: Mapping[str, Any] = client.info()
     except redis.ConnectionError:
         return {"running": False}
-    tables, names = {}, client.execute_command("REPLAY.LIST")
-    for name in names or []:
-        flat: Any = client.execute_command("REPLAY.INFO", name)
-        told = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
-        tables[name.decode()] = int(told[b"size"])
     return {
         "running": True,
         "pid": info["process_id"],
@@ -189,7 +185,7 @@ def shard_status(client: redis.Redis) -> dict[str, Any]:
         "keys": client.dbsize(),
         "memory_bytes": info["used_memory"],
         "clients": info["connected_clients"],
-        "tables": tables,
+        "tables": {name: int(told[b"size"]) for name, told in tables_of(client).items()},
     }
 
 
@@ -199,6 +195,7 @@ def status_of(shards: Shards) -> dict[str, Any]:
     for shard in told["shards"]:
         shard.update(shard_status(shards.clients[shard["shard"]]))
         shard["slot_count"] = sum(last - first + 1 for first, last in shard["slots"])
+        shard["leaving"] = shard["shard"] in shards.topology.leaving
     return told
 
 
@@ -210,10 +207,14 @@ def _show(told: Mapping[str, Any]) -> None:
             print(f"{place}  does not answer")
             continue
         items = "".join(f"  {name} {size:,}" for name, size in shard["tables"].items())
-        print(f"{place}  pid {shard['pid']}  {shard['keys']:,} keys  {shard['memory_bytes'] / 2**20:,.1f} MiB{items}")
+        leaves = "  leaves" if shard["leaving"] else ""
+        memory = f"{shard['memory_bytes'] / 2**20:,.1f} MiB"
+        print(f"{place}  pid {shard['pid']}  {shard['keys']:,} keys  {memory}{items}{leaves}")
     for each in told["moves"]:
         first, last = each["slots"]
         print(f"      slots {first}-{last} move from {each['from']} to {each['to']}")
+    if told["gone"]:
+        print(f"      shards that were taken out: {', '.join(map(str, told['gone']))}")
 
 
 def _status(arguments: list[str]) -> int:
@@ -250,6 +251,40 @@ def _move(arguments: list[str]) -> int:
     return _with_shards(options.server, run)
 
 
+def _forget(arguments: list[str]) -> int:
+    parser = _url_parser(
+        "forget",
+        "Takes a shard out of a cluster for good, while clients go on: its slots of keys move to the others, and it "
+        "goes when its items have been sampled away or deleted. Its number is not given again.",
+    )
+    parser.add_argument("shard", metavar="SHARD", help="its number, or its address, host:port")
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, metavar="S", help="seconds until its items must have left (default 60)"
+    )
+    parser.add_argument("--lose-items", action="store_true", help="items that it still holds are lost, not waited for")
+    parser.add_argument(
+        "--dead", action="store_true", help="it does not answer, and all that it holds is lost: items, keys, weights"
+    )
+    options = parser.parse_args(arguments)
+
+    def run(shards: Shards) -> int:
+        number = number_of(shards.topology, options.shard)
+        done = forget(
+            shards.clients,
+            shards.topology,
+            number,
+            timeout=options.timeout,
+            lose_items=options.lose_items,
+            dead=options.dead,
+            told=lambda text: print(text, flush=True),
+        )
+        lost = "all that it held is" if done.items is None else f"{sum(done.items.values()):,} items are"
+        print(f"topology {done.topology.version}: without shard {number}; {lost} lost with it")
+        return 0
+
+    return _with_shards(options.server, run)
+
+
 def _stop(arguments: list[str]) -> int:
     parser = _url_parser("stop", "Stops every shard of a cluster in order (SHUTDOWN), and so what watches them.")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds to wait for it (default 60)")
@@ -281,5 +316,6 @@ PARTS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
     "start": ("run shards on this host, and watch them", _start),
     "status": ("where the shards are, and what they hold", _status),
     "move": ("move slots of keys to another shard", _move),
+    "forget": ("take a shard out for good", _forget),
     "stop": ("stop them all", _stop),
 }

@@ -54,13 +54,15 @@ def move(
         told: hears how far it is.
 
     Raises:
-        MoveRefused: gradients wait in one of the slots, or the target does not take a key; or somebody else changed the
-            topology at the same time: then the same move, asked for again, goes on.
+        MoveRefused: gradients wait in one of the slots, or the target leaves, or does not take a key; or somebody else
+            changed the topology at the same time: then the same move, asked for again, goes on.
         ValueError: there is no such shard.
         redis.RedisError: a shard is away for longer than half a minute.
     """
     owners = topology.owners()
     topology.shard(target)
+    if target in topology.leaving:
+        raise MoveRefused(f"shard {target} leaves the cluster: move the slots to another one")
     going = {slot for slot in slots if owners[slot] != target}
     if not going:
         return topology
@@ -96,7 +98,7 @@ def _refuse_gradients(source: redis.Redis, number: int, slots: set[int]) -> None
         )
 
 
-def _patiently(step: Callable[[], T]) -> T:
+def patiently(step: Callable[[], T]) -> T:
     """Does it again where a shard dies meanwhile, until that is back."""
     until = time.monotonic() + _PATIENCE_S
     while True:
@@ -114,14 +116,12 @@ def _patiently(step: Callable[[], T]) -> T:
 def _move_keys(source: redis.Redis, target: redis.Redis, slots: set[int]) -> int:
     count, cursor = 0, 0
     while True:
-        found: Any = _patiently(lambda at=cursor: source.scan(at, count=_SCANNED))
+        found: Any = patiently(lambda at=cursor: source.scan(at, count=_SCANNED))
         cursor, keys = found
         leaving = [key for key in keys if slot_of(key) in slots]
         for first in range(0, len(leaving), AT_ONCE):
             put: set[bytes] = set()
-            count += _patiently(
-                lambda keys=leaving[first : first + AT_ONCE], put=put: _carry(source, target, keys, put)
-            )
+            count += patiently(lambda keys=leaving[first : first + AT_ONCE], put=put: _carry(source, target, keys, put))
         if cursor == 0:
             return count
 

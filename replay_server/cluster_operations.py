@@ -7,13 +7,10 @@ to the key's home.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import json
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -21,17 +18,18 @@ import numpy as np
 from . import cluster_add, cluster_queue, cluster_sample, commands, gradients
 from .batch import Batch, new_batch
 from .checks import check_awaited, check_ids, check_priorities, check_timeout
-from .cluster_address import ClusterAddress, even_slots, process_offset, slot_of
+from .cluster_address import process_offset, slot_of
+from .cluster_known import LOOK_EVERY_S, KnownShards, Shard
 from .cluster_sample import join_ragged
+from .cluster_streams import ShardStreams
 from .cluster_tables import closed_on_all, share_of, share_of_limiter, whole_info, whole_of
 from .cluster_wait import Wait
 from .commands import Command, ServedTable
-from .connection import Address
-from .connection_pool import ConnectionPool
 from .driver import Operation, operation
-from .errors import ConnectionLost, LimitExceeded, ReplayError, ServerError, TableClosed, Timeout, explain
+from .errors import ConnectionLost, LimitExceeded, ServerError, TableClosed, Timeout, explain
+from .n_step_writer import make_writer
 from .operations import Operations, told_as
-from .options import ClientOptions, SampleOptions
+from .options import SampleOptions
 from .ragged import Ragged
 from .table import Table
 from .together import all_or_error, together
@@ -49,46 +47,15 @@ SHARD_BITS = np.uint64(56)
 """An id's shard stands above them."""
 MOST_SAMPLED = 1 << 20
 """Items of a sample, as one server has it."""
-AWAY_S = 1.0
-"""How long a shard that was left out is not asked again."""
-LOOK_EVERY_S, LOOK_PATIENCE_S = 1.0, 1.0
-"""How often a client asks whether shards have come or gone, and how long it waits for the answer."""
 SLOTS_PAUSE_S = 0.05
 """The longest pause between two questions to a shard that was not told its slots yet."""
 
 
-class Shard(Operations):
-    """One shard: its number, its slots of keys, and the operations of its server, undriven."""
-
-    def __init__(self, number: int, slots: Sequence[range], url: str, cluster: ClusterOperations) -> None:
-        self.number, self.slots, self.away_until = number, slots, 0.0
-        self._new_pool_of = cluster._new_pool
-        options = asdict(cluster._options)
-        if cluster._options.missing != "wait":
-            options["reconnect_timeout"] = 0.0
-            for timeout in ("connect_timeout", "socket_timeout"):
-                options[timeout] = min(options[timeout], cluster._options.missing_after)
-        super().__init__(url, **options)
-
-    def leave_out(self) -> None:
-        """Does without it for a while."""
-        self.away_until = time.monotonic() + AWAY_S
-
-    def _new_pool(self, address: Address, options: ClientOptions) -> ConnectionPool[Any]:  # type: ignore[override]
-        return self._new_pool_of(address, options)
-
-
-class ClusterOperations(Operations):
+class ClusterOperations(KnownShards):
     """The operations of a cluster; see `replay_server.Client`."""
 
-    _address: Any
-
     def _begin(self, url: str) -> None:
-        self._address = ClusterAddress.of_client(url, self._options.password_file)
-        self._shards: list[Shard] = []
-        self._version, self._look_at, self._looks = 0, math.inf, itertools.count()
-        """Of the topology, and when it is asked for again. 0 = the servers have none: those of the URL are the
-        shards."""
+        super()._begin(url)
         self._sums: dict[str, dict[int, float]] = {}
         """By table and shard, as last told: of p^α, or items."""
         self._unused: dict[tuple[str, int], int] = {}
@@ -97,105 +64,24 @@ class ClusterOperations(Operations):
         self._turns = itertools.count(process_offset(1 << 20))
         self._own: Any = None
         """Where this client adds to tables that have an order."""
-        self._is_closed = False
 
     # ---- shards ------------------------------------------------------------------------------------------------------
-
-    @property
-    def lost_connections(self) -> int:
-        """How many connections broke so far, to any of the shards, idle ones included."""
-        return sum(shard._pool.count_lost() for shard in self._shards)
-
-    def _found(self) -> Operation[list[Shard]]:
-        """The shards, by number, as they were told within the last second or so."""
-        if not self._shards and not self._is_closed:
-            self._shards = yield from self._discovered()
-        elif time.monotonic() >= self._look_at:
-            yield from self._notice()
-        if self._is_closed:
-            raise ConnectionLost(f"the client of {self._address} is closed")
-        return self._shards
-
-    def _discovered(self) -> Operation[list[Shard]]:
-        """Shards as one of the servers tells of them all or, where none does, as each tells of itself."""
-        seeds = [Shard(place, [], server.url, self) for place, server in enumerate(self._address.servers)]
-        try:
-            told = yield from together([seed.command("CLUSTER", "TOPOLOGY", repeatable=True) for seed in seeds])
-            lost = [each for each in told if isinstance(each, ConnectionLost)]
-            if len(lost) == len(told):
-                raise lost[0]
-            newest = max((_topology_in(each) for each in told), key=lambda topology: topology["version"])
-            if newest["version"]:
-                shards = sorted(newest["shards"], key=lambda shard: shard["shard"])
-                found = [self._as_told(shard) for shard in shards]
-                yield from self._check_numbers(found)
-                self._version, self._look_at = newest["version"], time.monotonic() + LOOK_EVERY_S
-                return found
-            if lost:
-                raise ConnectionLost(
-                    f"{lost[0]}; which shard that is can be told by a topology alone, and no server that answers has "
-                    "one: all servers of the URL must answer when a client of them begins"
-                )
-            infos = all_or_error(
-                (yield from together([seed.command("INFO", "replay", repeatable=True) for seed in seeds]))
-            )
-        finally:
-            for seed in seeds:
-                seed._pool.close()
-        return self._as_listed([_number_in(info) for info in infos])
-
-    def _check_numbers(self, shards: Sequence[Shard]) -> Operation[None]:
-        """Whether the servers that answer give ids of the numbers that the topology has of them."""
-        infos = yield from together([shard.command("INFO", "replay", repeatable=True) for shard in shards])
-        for shard, info in zip(shards, infos, strict=True):
-            if not isinstance(info, Exception) and (own := _number_in(info)) != shard.number:
-                raise ReplayError(
-                    f"the topology has {shard._address} as shard {shard.number}, and its ids are of shard {own}: start "
-                    f"it with the setting shard {shard.number}"
-                )
-
-    def _as_told(self, told: Mapping[str, Any]) -> Shard:
-        slots = [range(first, last + 1) for first, last in told["slots"]]
-        return Shard(told["shard"], slots, self._address.url_of(told["host"], told["port"]), self)
-
-    def _as_listed(self, numbers: list[int]) -> list[Shard]:
-        """The servers of the URL as shards of the numbers that they have; slots are shared out evenly."""
-        by_number: dict[int, Address] = {}
-        for number, server in zip(numbers, self._address.servers, strict=True):
-            if number in by_number:
-                raise ReplayError(
-                    f"{by_number[number]} and {server} are both shard {number}: start each server of a cluster with a "
-                    "number of its own (setting shard), or ids would name items of both"
-                )
-            by_number[number] = server
-        return [
-            Shard(number, [even_slots(place, len(by_number))], by_number[number].url, self)
-            for place, number in enumerate(sorted(by_number))
-        ]
-
-    def _all(self) -> Operation[list[Shard]]:
-        """The shards as they are told now, for what must reach each of them."""
-        yield from self._found()
-        yield from self._notice()
-        return (yield from self._found())
-
-    def _present(self) -> Operation[list[Shard]]:
-        """The shards, without those that were left out a moment ago."""
-        shards = yield from self._found()
-        now = time.monotonic()
-        return [shard for shard in shards if shard.away_until <= now] or shards
 
     def _gathered(
         self, make: Callable[[Shard], Operation[T]], shards: Sequence[Shard] | None = None
     ) -> Operation[dict[int, T]]:
         """What an operation gives on each shard, all at once, by number. A lost shard is an error, unless the caller
         leaves such shards out, and another one answers."""
+        everywhere = shards is None
         if shards is None:
             shards = yield from self._present()
+        known = self._shards
         patience = None if self._options.missing == "wait" else time.monotonic() + self._options.missing_after
         results = yield from together([make(shard) for shard in shards], patience)
         lost = [result for result in results if isinstance(result, ConnectionLost)]
         if self._options.missing != "leave_out" or len(lost) == len(results):
+            if lost and everywhere and (yield from self._are_others(known)):
+                return (yield from self._gathered(make))
             all_or_error(results)
         given: dict[int, T] = {}
         for shard, result in zip(shards, results, strict=True):
@@ -239,6 +125,10 @@ class ClusterOperations(Operations):
             home = yield from self._home(key if isinstance(key, str) else "")
             try:
                 return (yield from home._answer(command))
+            except ConnectionLost:
+                if looked_again or not command.repeatable or not (yield from self._has_left(home)):
+                    raise
+                looked_again = True
             except ServerError as error:
                 if error.code in ("MOVED", "ASK") and not looked_again:
                     looked_again = True
@@ -252,43 +142,6 @@ class ClusterOperations(Operations):
                 else:
                     yield home._pool.pause, pause
                     pause = min(2 * pause, SLOTS_PAUSE_S)
-
-    def _notice(self) -> Operation[None]:
-        """Asks a shard, another one each time, whether shards have come or gone. Nothing is connected for that, and
-        without an answer all stays as it is; so where the servers have no topology."""
-        if not self._version:
-            return
-        self._look_at = time.monotonic() + LOOK_EVERY_S
-        first = next(self._looks)
-        for place in range(len(self._shards)):
-            shard = self._shards[(first + place) % len(self._shards)]
-            if (connection := shard._pool.idle()) is None:
-                continue
-            try:
-                question = connection.exchange(commands.any_command("CLUSTER", "TOPOLOGY"))
-                (told,) = yield from together([question], time.monotonic() + LOOK_PATIENCE_S)
-            finally:
-                shard._pool.release(connection)
-            if _topology_in(told)["version"] > self._version:
-                with contextlib.suppress(ConnectionLost):
-                    yield from self._look_again()
-            return
-
-    def _look_again(self) -> Operation[None]:
-        """Looks for the shards anew; those that are where they were keep their connections."""
-        found = yield from self._discovered()
-        known = {(shard.number, shard.url): shard for shard in self._shards}
-        for place, shard in enumerate(found):
-            if (same := known.pop((shard.number, shard.url), None)) is not None:
-                same.slots = shard.slots
-                shard._pool.close()
-                found[place] = same
-        for gone in known.values():
-            gone._pool.close()
-        self._shards = found
-        if self._is_closed:  # meanwhile, by another thread
-            for shard in found:
-                shard._pool.close()
 
     @_as_on_one
     def gradient_keys(self) -> Operation[list[str]]:
@@ -436,8 +289,13 @@ class ClusterOperations(Operations):
     ) -> Operation[np.ndarray]:
         shards = yield from self._found()
         if len(shards) == 1:
-            return (yield from shards[0].add(name, data, priorities, timeout))
-
+            began = time.monotonic()
+            try:
+                return (yield from shards[0].add(name, data, priorities, timeout))
+            except TableClosed:
+                if not (yield from self._has_left(shards[0])):
+                    raise
+            timeout = None if timeout is None else max(0.0, began + timeout - time.monotonic())
         return (yield from cluster_add.add(self, name, data, priorities, timeout))
 
     def _found_with(self, ids: np.ndarray) -> Operation[list[Shard]]:
@@ -452,13 +310,19 @@ class ClusterOperations(Operations):
         self, ids: np.ndarray, make: Callable[[Shard, np.ndarray, np.ndarray], Operation[T]]
     ) -> Operation[list[tuple[np.ndarray, T | Exception]]]:
         """Does something with the ids of each shard, all at once: places among `ids`, and what was returned or raised.
-        Ids of no shard are with none."""
+        Ids of no shard, or of one that has been taken out, are with none."""
         shards = yield from self._found_with(ids)
         numbers = ids >> SHARD_BITS
         places = [(shard, np.flatnonzero(numbers == shard.number)) for shard in shards]
         places = [(shard, which) for shard, which in places if len(which)]
         results = yield from together([make(shard, ids[which], which) for shard, which in places])
-        return [(which, result) for (_, which), result in zip(places, results, strict=True)]
+        given = []
+        for (shard, which), result in zip(places, results, strict=True):
+            if isinstance(result, ConnectionLost):
+                yield from self._are_others(None)
+            if not isinstance(result, ConnectionLost) or shard in self._shards:
+                given.append((which, result))
+        return given
 
     @_as_on_one
     def update_priorities(self, name: str, ids: Any, priorities: Any) -> Operation[tuple[int, int]]:
@@ -488,7 +352,7 @@ class ClusterOperations(Operations):
         results = yield from self._by_shard(checked, lambda shard, own, _: shard.get(name, own))
         parts = all_or_error([result for _, result in results])
         if sum(map(len, parts)) < len(checked):
-            numbers = {shard.number for shard in shards}
+            numbers = {shard.number for shard in self._shards}
             stray = next(each for each in checked.tolist() if each >> 56 not in numbers)
             raise ServerError(f"item {stray} is not in table {name!r}: no shard of {self._address} has its number")
         served = yield from self._known(name)
@@ -511,7 +375,7 @@ class ClusterOperations(Operations):
     ) -> Operation[Batch]:
         shards = yield from self._found()
         if len(shards) == 1:
-            if self._version and options.timeout != 0:
+            if self._version:
                 return (yield from self._sampled_of_one(name, batch_size, out, shared, options))
             return (yield from shards[0]._sample(name, batch_size, out, shared, options))
         if batch_size < 1:  # what one server says
@@ -541,6 +405,10 @@ class ClusterOperations(Operations):
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
                 if left == 0:
                     raise explain(f"sample of {batch_size} from {name!r}", timeout, Timeout(error.reason)) from None
+            except (TableClosed, ConnectionLost):
+                if not (yield from self._are_others(shards)):
+                    raise
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
         return (yield from self._sample(name, batch_size, out, shared, replace(options, timeout=left)))
 
     def _written(
@@ -555,23 +423,12 @@ class ClusterOperations(Operations):
         """A writer on one shard, which its streams stay on: that of the place that was asked for, or the shards in
         turn."""
         place = options.get("place")
-        present = yield from self._present()
-        shard = present[(next(self._turns) if place is None else place) % len(present)]
-        return (yield from shard._written(kinds, name, environments, n_step, discount, options))
-
-
-def _topology_in(told: Any) -> dict[str, Any]:
-    """What a server told of a topology; one of version 0 where it has none, or did not answer."""
-    return {"version": 0} if isinstance(told, Exception) or not told else json.loads(told)
-
-
-def _number_in(info: bytes | str) -> int:
-    """A server's number, from its INFO."""
-    text = info.decode() if isinstance(info, bytes) else info
-    found = [line.partition(":")[2] for line in text.splitlines() if line.startswith("shard:")]
-    if not found:
-        raise ServerError("expected a server that says which shard it is (INFO replay), got an older one")
-    return int(found[0])
+        takers = yield from self._takers()
+        shard = takers[(next(self._turns) if place is None else place) % len(takers)]
+        options = {key: value for key, value in options.items() if key != "place"}
+        served = yield from shard._look_up(name)
+        sink = ShardStreams(self, shard, served)
+        return make_writer(kinds, served.table, sink, environments, n_step, discount, options)
 
 
 def _merged(table: Table, count: int, places: Sequence[np.ndarray], parts: Sequence[Batch]) -> Batch:

@@ -24,7 +24,7 @@ from .cluster_tables import check_fits, closed_on_all, too_few, whole_of
 from .cluster_wait import Wait
 from .commands import ServedTable
 from .driver import Operation
-from .errors import TableClosed, Timeout
+from .errors import ConnectionLost, TableClosed, Timeout
 from .options import SampleOptions
 from .ragged import Ragged, items_of
 from .selectors import Prioritized, Uniform
@@ -128,7 +128,13 @@ def take(
             ]
             parts, others = first_of(parts, count)
             cluster._held.keep(key, others, emptied)
-            parts, reason = yield from _completed(cluster, whole, count, options, parts, served, told)
+            shards = cluster._shards
+            try:
+                parts, reason = yield from _completed(cluster, whole, count, options, parts, served, told)
+            except ConnectionLost:
+                if not (yield from cluster._are_others(shards)):
+                    raise
+                continue
             if sum(map(len, parts)) == count:
                 break
             if closed_on_all(told):
@@ -170,8 +176,11 @@ def _completed(
     if reason := too_few(whole.rate_limiter, {number: served[number].table.rate_limiter for number in told}, told):
         return parts, reason
     sizes = {number: int(info["size"]) for number, info in told.items()}
+    leaving = {shard.number for shard in cluster._shards if shard.leaving}
     ready = {
-        number: size if size >= getattr(served[number].table.rate_limiter, "min_size_to_sample", 0) else 0
+        number: size
+        if number in leaving or size >= getattr(served[number].table.rate_limiter, "min_size_to_sample", 0)
+        else 0
         for number, size in sizes.items()
     }
     if sum(ready.values()) < wanted:
@@ -179,7 +188,11 @@ def _completed(
         below = f", shards {', '.join(map(str, low))} below their share of min_size_to_sample" if low else ""
         held = f"the table holds {sum(sizes.values())} on {len(told)} shards{below}"
         return parts, f"too few items: {wanted} are wanted, {held}"
-    asked = shares(ready, wanted)
+    # Of shards that leave first: in proportion to the others, their last items might never come.
+    last = {number: size for number, size in ready.items() if size and number in leaving}
+    of_last = min(wanted, sum(last.values()))
+    others = {number: size for number, size in ready.items() if number not in last}
+    asked = {**shares(last, of_last), **(shares(others, wanted - of_last) if wanted > of_last else {})}
     if not keeps:
         parts = [part for part in parts if len(part) == asked.get(part.shard)]
         asked = {number: size for number, size in asked.items() if all(number != part.shard for part in parts)}
@@ -194,8 +207,10 @@ def _completed(
             parts.append(Part(shard.number, shard._tables[whole.name].incarnation, result))
         elif isinstance(result, Timeout):
             reasons.append(result.reason)
+        elif isinstance(result, TableClosed):  # on a shard that leaves, perhaps
+            reasons.append(str(result))
     for result in results:
-        if isinstance(result, Exception) and not isinstance(result, Timeout):
+        if isinstance(result, Exception) and not isinstance(result, Timeout | TableClosed):
             raise result
     return parts, next(iter(reasons), "")
 

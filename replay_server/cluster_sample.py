@@ -42,7 +42,8 @@ from .table import Table
 from .together import together
 
 if TYPE_CHECKING:
-    from .cluster_operations import ClusterOperations, Shard
+    from .cluster_known import Shard
+    from .cluster_operations import ClusterOperations
 
 MOST_ARRIVALS = 8192
 """Of one answer, as the server has it."""
@@ -50,6 +51,8 @@ SURPLUS = 1.0
 """Standard deviations of the number of arrivals that are asked for beyond those wanted: about 4 % of a batch of 512,
 and a second question for one batch of six."""
 
+_MOST_DOUBLINGS = 50
+"""Of how far is asked: a sample that waits for long asks hundreds of times."""
 _FAR = 1e300
 """A horizon beyond which no arrival is."""
 
@@ -97,7 +100,9 @@ def sample(
                 looked_up, draw = True, _Draw(cluster, name, count, out, options)
             except ConnectionLost:
                 lost_until = lost_until or time.monotonic() + cluster._options.reconnect_timeout
-                if cluster._options.missing == "error" or time.monotonic() > lost_until or cluster._is_closed:
+                others = yield from cluster._are_others(draw.known)
+                given_up = cluster._options.missing == "error" or time.monotonic() > lost_until
+                if cluster._is_closed or (given_up and not others):
                     raise
                 draw.drop()
                 draw = _Draw(cluster, name, count, out, options)
@@ -264,7 +269,8 @@ class _Draw:
         if not self.options.replace and len(order):
             powers = np.concatenate([piece.arrivals.powers for piece in self.pieces])
             total = max(total - powers[order].sum(), 1e-9 * total)
-        return complete + 2.0 ** max(0, self.rounds - 2) * (wanted + SURPLUS * math.sqrt(wanted)) / total
+        doublings = min(max(0, self.rounds - 2), _MOST_DOUBLINGS)
+        return complete + 2.0**doublings * (wanted + SURPLUS * math.sqrt(wanted)) / total
 
     def _questions(self) -> dict[int, Question]:
         horizon = self._horizon()

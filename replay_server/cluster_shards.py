@@ -80,15 +80,32 @@ def place_of(shard: ShardPlace) -> str:
     return f"[{shard.host}]:{shard.port}" if ":" in shard.host else f"{shard.host}:{shard.port}"
 
 
+def tables_of(client: redis.Redis) -> dict[str, dict[bytes, Any]]:
+    """What a shard tells of each of its tables."""
+    tables: dict[str, dict[bytes, Any]] = {}
+    names: Any = client.execute_command("REPLAY.LIST")
+    for name in names or []:
+        try:
+            flat: Any = client.execute_command("REPLAY.INFO", name)
+        except redis.ResponseError as error:
+            if str(error).startswith("NOTABLE"):  # it was dropped meanwhile
+                continue
+            raise
+        told = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+        tables[name.decode()] = told
+    return tables
+
+
 def push(clients: Mapping[int, redis.Redis], topology: Topology, first: int | None = None) -> None:
-    """Tells every shard of the topology that there is a client of: `first`, then the others by number. One that does
-    not answer is told by what watches it.
+    """Tells every shard of the topology that there is a client of: `first`, then the others by number, and then those
+    that have gone. One that does not answer is told by what watches it.
 
     Raises:
         redis.ResponseError: a shard has another one of this version, or a newer one.
     """
     numbers = [shard.number for shard in topology.shards if shard.number in clients]
-    for number in sorted(numbers, key=lambda each: (each != first, each)):
+    gone = sorted(topology.gone.intersection(clients))
+    for number in [*sorted(numbers, key=lambda each: (each != first, each)), *gone]:
         try:
             clients[number].execute_command(*topology.arguments(number))
         except redis.AuthenticationError:

@@ -13,6 +13,8 @@ from .table import Table
 
 _STRIDE = 0x9E3779B97F4A7C15
 """Between the seeds of shards: with equal seeds their arrivals would come at the same times, and not be independent."""
+_BOUNDLESS = 1e15
+"""Samples that nobody draws."""
 _SUMS = (
     "size", "capacity", "bytes", "steps", "step_bytes", "streams", "added", "sampled", "unused",
     "removed", "stale_updates",
@@ -51,6 +53,15 @@ def part_like(part: Table, beside: int, number: int) -> Table:
     if _minimum(limiter) > 1:
         limiter = replace(limiter, min_size_to_sample=1)
     return replace(part, rate_limiter=limiter, seed=_moved(part.seed, number - beside))
+
+
+def leaving_limiter(limiter: RateLimiter) -> RateLimiter:
+    """The rate limiter of a part whose shard leaves: nothing is added there any more, so nothing holds samples back."""
+    if isinstance(limiter, MinSize):
+        return MinSize(1)
+    if isinstance(limiter, SampleToInsertRatio):
+        return replace(limiter, min_size_to_sample=1, error_buffer=_BOUNDLESS)
+    return limiter
 
 
 def whole_of(parts: Mapping[int, Table]) -> Table:

@@ -22,6 +22,11 @@ class StepSink(Protocol):
         """Opens that many empty streams, in place of those that are open."""
         ...
 
+    def leaves(self, refused: bool = False) -> Operation[bool]:
+        """Whether the streams should be opened anew before anything else is sent, since where they are is on its way
+        out. `refused`: it has just refused what was sent."""
+        ...
+
     def end_episodes(self, streams: np.ndarray) -> Operation[None]:
         """The newest steps of these streams, uint32 (n,), were the last of their episodes."""
         ...

@@ -38,11 +38,18 @@ class Move:
 
 @dataclass(frozen=True)
 class Topology:
-    """All shards, and a version that goes up with every change."""
+    """All shards, and a version that goes up with every change.
+
+    Attributes:
+        leaving: numbers of shards that clients add nothing to any more.
+        gone: numbers of shards that were taken out. Ids carry them, so no other shard ever has one of these numbers.
+    """
 
     version: int
     shards: tuple[ShardPlace, ...]
     moves: tuple[Move, ...] = ()
+    leaving: frozenset[int] = frozenset()
+    gone: frozenset[int] = frozenset()
 
     @classmethod
     def from_json(cls, text: str | bytes | None) -> Topology:
@@ -60,7 +67,8 @@ class Topology:
                 for shard in told["shards"]
             )
             moves = tuple(Move(_pairs([move["slots"]])[0], move["from"], move["to"]) for move in told["moves"])
-            return cls(int(told["version"]), shards, moves)
+            leaving, gone = (frozenset(map(int, told.get(key, ()))) for key in ("leaving", "gone"))
+            return cls(int(told["version"]), shards, moves, leaving, gone)
         except (TypeError, KeyError, ValueError) as error:
             raise ValueError(f"expected a topology, as CLUSTER TOPOLOGY tells it, got {text!r:.80}") from error
 
@@ -74,7 +82,8 @@ class Topology:
             for each in self.shards
         ]  # fmt: skip
         moves = [{"slots": list(move.slots), "from": move.source, "to": move.target} for move in self.moves]
-        return json.dumps({"version": self.version, "shards": shards, "moves": moves})
+        states = {"leaving": sorted(self.leaving), "gone": sorted(self.gone)}
+        return json.dumps({"version": self.version, "shards": shards, "moves": moves, **states})
 
     def arguments(self, number: int) -> list[str | int]:
         """The request that tells it to the shard of this number."""
@@ -83,6 +92,9 @@ class Topology:
             words += ["SHARD", shard.number, shard.id, shard.host, shard.port, shard.unix, slots_text(shard.slots)]
         for move in self.moves:
             words += ["MOVE", slots_text([move.slots]), move.target]
+        for kind, numbers in (("LEAVING", self.leaving), ("GONE", self.gone)):
+            for each in sorted(numbers):
+                words += [kind, each]
         return words
 
     def shard(self, number: int) -> ShardPlace:
@@ -91,18 +103,55 @@ class Topology:
             if shard.number == number:
                 return shard
         numbers = ", ".join(str(shard.number) for shard in self.shards)
-        raise ValueError(f"expected the number of a shard, one of {numbers}, got {number}")
+        gone = "which has gone" if number in self.gone else "which there is not"
+        raise ValueError(f"expected the number of a shard, one of {numbers}, got {number}, {gone}")
+
+    def next_number(self, count: int) -> int:
+        """The first number of that many new shards: above all that there are or ever were.
+
+        Raises:
+            ValueError: there are not so many numbers left.
+        """
+        first = max([-1, *self.gone, *(shard.number for shard in self.shards)]) + 1
+        if first + count > MOST_SHARDS:
+            raise ValueError(
+                f"expected numbers up to {MOST_SHARDS - 1} for {count} new shards, and {first - 1} is taken: a number "
+                "is in ids, and is not given again while the cluster lives; begin a new cluster"
+            )
+        return first
 
     def with_shards(self, places: Iterable[ShardPlace]) -> Topology:
         """The next version, with these shards in the place of those of the same numbers, or beside the others."""
         shards = {shard.number: shard for shard in (*self.shards, *places)}
         return replace(self, version=self.version + 1, shards=tuple(shards[number] for number in sorted(shards)))
 
+    def leaves(self, number: int, leaving: bool = True) -> Topology:
+        """The next version, in which a shard leaves, or stays after all."""
+        self.shard(number)
+        numbers = self.leaving | {number} if leaving else self.leaving - {number}
+        return replace(self, version=self.version + 1, leaving=numbers)
+
     def without(self, numbers: Iterable[int]) -> Topology:
-        """The next version, without shards of these numbers, which have no slots."""
-        gone = set(numbers)
-        left = tuple(shard for shard in self.shards if shard.number not in gone)
-        return replace(self, version=self.version + 1, shards=left)
+        """The next version, without shards of these numbers, which have gone. Slots that they still have go to those
+        that they are moving to, the others to all shards, as many to each, but for those that leave as well."""
+        gone = frozenset(numbers)
+        begun = [move for move in self.moves if move.source in gone and move.target not in gone]
+        now = self.arrived(_all(move.slots for move in begun))  # their keys are there, in part
+        left = [shard for shard in now.shards if shard.number not in gone]
+        staying = [shard for shard in left if shard.number not in self.leaving] or left
+        free = [slot for slot, owner in enumerate(now.owners()) if owner in gone]
+        given = {
+            shard.number: free[place * len(free) // len(staying) : (place + 1) * len(free) // len(staying)]
+            for place, shard in enumerate(staying)
+        }
+        shards = tuple(
+            replace(shard, slots=slot_ranges([*_all(shard.slots), *given[shard.number]]))
+            if given.get(shard.number)
+            else shard
+            for shard in left
+        )
+        moves = tuple(move for move in now.moves if not gone.intersection((move.source, move.target)))
+        return Topology(self.version + 1, shards, moves, self.leaving - gone, self.gone | gone)
 
     def beginning(self, slots: Iterable[int], target: int) -> Topology:
         """The next version, in which these slots begin to move. Those that are there already do not."""
@@ -137,7 +186,7 @@ class Topology:
             for move in self.moves
             for pair in slot_ranges(slot for slot in _all([move.slots]) if slot not in come)
         )
-        return Topology(self.version + 1, shards, moves)
+        return replace(self, version=self.version + 1, shards=shards, moves=moves)
 
     def owners(self) -> list[int]:
         """The number of each slot's shard."""
@@ -162,6 +211,11 @@ def slot_ranges(slots: Iterable[int]) -> tuple[SlotRange, ...]:
 def slots_text(slots: Sequence[SlotRange]) -> str:
     """As CLUSTER SETTOPOLOGY reads them: "0-99,200"."""
     return ",".join(f"{first}-{last}" if first < last else str(first) for first, last in slots)
+
+
+def slots_of(ranges: Iterable[SlotRange]) -> list[int]:
+    """The slots of ranges."""
+    return list(_all(ranges))
 
 
 def parse_slots(text: str) -> list[int]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from .checks import as_array, check_column, check_priorities, check_timeout
 from .driver import Operation, operation
-from .errors import ConnectionLost, LimitExceeded, ReplayError, SchemaError, TableNotFound
+from .errors import ConnectionLost, LimitExceeded, ReplayError, SchemaError, TableClosed, TableNotFound
 from .spans import spans, take_slices
 from .step_sink import BlockingWriter, StepSink, StepWriting
 from .table import MAX_HISTORY, Column, Table
@@ -327,17 +327,21 @@ class VectorWriting(StepWriting):
     def _send(self, timeout: float | None) -> Operation[None]:
         # An interrupt in here leaves the streams in doubt: they are opened anew by the next sending.
         stood, self._stands = self._stands, False
-        if not stood:
-            yield from self._reopen()
-        try:
-            yield from self._send_steps()
-            yield from self._send_items(timeout)
-        except (ConnectionLost, TableNotFound):
-            raise
-        except ReplayError:  # a refusal, which changes nothing
+        while not self._stands:
+            if not stood or (yield from self._sink.leaves()):
+                yield from self._reopen()
+            try:
+                yield from self._send_steps()
+                yield from self._send_items(timeout)
+            except (ConnectionLost, TableNotFound):
+                raise
+            except ReplayError as refusal:  # which changes nothing
+                if isinstance(refusal, TableClosed) and (yield from self._sink.leaves(refused=True)):
+                    stood = False
+                    continue
+                self._stands = True
+                raise
             self._stands = True
-            raise
-        self._stands = True
         self._since_sent = 0
 
     def _reopen(self) -> Operation[None]:

@@ -110,7 +110,7 @@ class JobCluster(JobReplay):
     def snapshots(self) -> list[Path]:
         """The newest of each shard; none where a shard has none."""
         newest = []
-        for number in range(len(self._cluster.servers)):
+        for number in self._cluster.numbers:
             files = sorted((self._folder / f"shard-{number}").glob("*.snapshot"), key=lambda file: file.stat().st_mtime)
             newest += files[-1:]
         return newest if len(newest) == len(self._cluster.servers) else []
@@ -134,7 +134,8 @@ class JobCluster(JobReplay):
         return True
 
     def _check_away(self) -> None:
-        away = {number: server for number, server in enumerate(self._cluster.servers) if not server.running}
+        servers = zip(self._cluster.numbers, self._cluster.servers, strict=False)
+        away = {number: server for number, server in servers if not server.running}
         now = time.monotonic()
         self._away_since = (self._away_since or now) if away else None
         for number, server in away.items():

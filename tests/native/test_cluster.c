@@ -70,7 +70,7 @@ static void a_whole_topology_gives_each_slot_its_shard(void) {
                  "\", \"host\": \"h1\", \"port\": 1, \"unix\": \"\", \"slots\": [[0, 99], [200, 200]]}, "
                  "{\"shard\": 7, \"id\": \"" ID_B "\", \"host\": \"::1\", \"port\": 65535, \"unix\": \"/tmp/b\", "
                  "\"slots\": [[100, 199], [201, 16383]]}], \"moves\": [{\"slots\": [0, 9], \"from\": 3, \"to\": 7}, "
-                 "{\"slots\": [16383, 16383], \"from\": 7, \"to\": 3}]}") == 0);
+                 "{\"slots\": [16383, 16383], \"from\": 7, \"to\": 3}], \"leaving\": [], \"gone\": []}") == 0);
     text_free(&text);
     struct topology *other = read_line("5 7 " TWO " MOVE 0-9 7");
     CHECK(topology_equals(topology, topology) && !topology_equals(topology, other));
@@ -86,6 +86,28 @@ static void a_shard_may_have_no_slot(void) {
     topology_free(topology);
 }
 
+/* Ids carry the number of a shard, so that of one that has gone stays taken. */
+static void shards_that_leave_and_have_gone_are_told_and_stay_gone(void) {
+    struct topology *leaving = read_line("5 7 " TWO " LEAVING 7 GONE 0 GONE 255");
+    CHECK(leaving && leaving->shards[1].leaving && !leaving->shards[0].leaving);
+    CHECK(leaving->gone[0] && leaving->gone[255] && !leaving->gone[7]);
+    struct text text = {0};
+    topology_write_json(leaving, &text);
+    CHECK(strstr(text.data, "\"moves\": [], \"leaving\": [7], \"gone\": [0, 255]}"));
+    text_free(&text);
+    struct topology *other = read_line("5 7 " TWO " GONE 0 GONE 255"),
+                    *less = read_line("5 7 " TWO " LEAVING 7 GONE 0");
+    CHECK(!topology_equals(leaving, other) && !topology_equals(leaving, less));
+    CHECK(topology_returned(leaving, other) == -1 && topology_returned(other, less) == 255);
+    struct topology *gone = read_line("6 7 SHARD 3 " ID_A " h1 1 '' 0-16383 GONE 7");
+    CHECK(gone && gone->myself == TOPOLOGY_GONE && gone->number == 7);
+    CHECK(topology_count_slots(gone).own == 0 && topology_count_slots(gone).moving == 0);
+    topology_free(leaving);
+    topology_free(other);
+    topology_free(less);
+    topology_free(gone);
+}
+
 static void what_makes_no_whole_topology_is_refused_with_the_reason(void) {
     static const struct {
         const char *line, *reason;
@@ -99,6 +121,10 @@ static void what_makes_no_whole_topology_is_refused_with_the_reason(void) {
         {"1 3 " TWO " MOVE 1 9", "one of the shards"},
         {"1 3 " TWO " MOVE 1 3 MOVE 0-5 3", "twice"},
         {"1 3 " TWO " rest", "expected SHARD"},
+        {"1 3 " TWO " LEAVING 4", "one of the shards leaves"},
+        {"1 3 " TWO " GONE 7", "shard 7 has gone"},
+        {"1 3 " TWO " GONE 256", "0 to 255"},
+        {"1 3 " TWO " GONE 1 LEAVING 3", "expected SHARD"},
         {"1 0 SHARD 0 " ID_A " h 1 '' 0-16382", "slot 16383 has no shard"},
         {"1 0 SHARD 0 " ID_A " h 1 '' 0-16384", "within 0-16383"},
         {"1 0 SHARD 0 " ID_A " h 1 '' 9-8", "within 0-16383"},
@@ -146,6 +172,7 @@ int main(void) {
     RUN(only_what_stands_in_the_first_braces_counts);
     RUN(a_whole_topology_gives_each_slot_its_shard);
     RUN(a_shard_may_have_no_slot);
+    RUN(shards_that_leave_and_have_gone_are_told_and_stay_gone);
     RUN(what_makes_no_whole_topology_is_refused_with_the_reason);
     RUN(whatever_is_read_is_whole);
     CHECK(memory_live_bytes() == 0);

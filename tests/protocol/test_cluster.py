@@ -83,6 +83,7 @@ class Shards:
             return f"{type(error).__name__} {error}"
 
 
+EMPTY = {"version": 0, "shards": [], "moves": [], "leaving": [], "gone": []}
 HALVES = [0] * (SLOTS // 2) + [1] * (SLOTS // 2)
 
 
@@ -231,7 +232,7 @@ def test_a_shard_serves_no_key_before_it_has_a_topology() -> None:
     with contextlib.ExitStack() as stack:
         shards = Shards(stack, 1)
         assert shards.ask(0, "GET", "x") == "CLUSTERDOWN Hash slot not served"
-        assert json.loads(shards.ask(0, "CLUSTER TOPOLOGY")) == {"version": 0, "shards": [], "moves": []}
+        assert json.loads(shards.ask(0, "CLUSTER TOPOLOGY")) == EMPTY
         assert shards.clients[0].ping()
 
 

@@ -10,6 +10,7 @@ import pytest
 from shards import K, cluster, keys, servers, shards
 
 import replay_server as rs
+from replay_server.cluster_wait import Wait
 
 __all__ = ["cluster", "servers", "shards"]  # fixtures
 
@@ -193,3 +194,25 @@ def test_a_draw_in_order_is_certain(cluster, shards, sampler):
     cluster.create_table(rs.Table("t", 300, K, sampler=sampler))
     ids = np.concatenate([shard.add("t", keys(0, 80)) for shard in shards])
     assert (cluster.get("t", ids).probabilities == 1).all()
+
+
+@pytest.mark.slow
+def test_a_sample_waits_for_a_rate_limiter_for_longer_than_a_minute(cluster, monkeypatch):
+    """It asks about 20 times a second, and each time twice as far. That became infinite, which shards refuse."""
+    limiter = rs.SampleToInsertRatio(samples_per_insert=1, min_size_to_sample=1, error_buffer=40)
+    cluster.create_table(rs.Table("t", 300, K, rate_limiter=limiter))
+    cluster.add("t", keys(0, 40), timeout=0)
+    with pytest.raises(rs.Timeout):
+        [cluster.sample("t", 8, timeout=0) for _ in range(100)]
+    pauses = []
+
+    def pause(*_):
+        pauses.append(1)
+        if len(pauses) == 1200:
+            raise rs.Timeout("a minute is over")
+        return
+        yield
+
+    monkeypatch.setattr(Wait, "pause", pause)
+    with pytest.raises(rs.Timeout, match="a minute is over"):
+        cluster.sample("t", 8)

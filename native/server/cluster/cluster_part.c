@@ -31,7 +31,7 @@ static void write_info(const struct client *client, struct text *out) {
     text_append(out, "# Cluster\r\ncluster_enabled:%d\r\n", (int)server->config.cluster_enabled);
     if (!topology) return;
     text_append(out, "cluster_topology_version:%" PRId64 "\r\ncluster_shard:%u\r\ncluster_shards:%d\r\n",
-                topology->version, topology->shards[topology->myself].number, topology->shard_count);
+                topology->version, topology->number, topology->shard_count);
 }
 
 static const struct command *const commands[] = {commands_cluster, NULL};

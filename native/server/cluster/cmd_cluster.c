@@ -44,7 +44,8 @@ static void cluster_topology(struct client *client) {
     text_free(&text);
 }
 
-/* CLUSTER SETTOPOLOGY version number [SHARD number id host port unix slots …] [MOVE slots number …] */
+/* CLUSTER SETTOPOLOGY version number [SHARD number id host port unix slots …] [MOVE slots number …] [LEAVING number …]
+ * [GONE number …] */
 static void cluster_settopology(struct client *client) {
     struct server *server = client->server;
     struct error error;
@@ -60,6 +61,14 @@ static void cluster_settopology(struct client *client) {
                     "ERR the topology is refused, and nothing changed: its version is %" PRId64
                     ", and this shard has %" PRId64 ": push a newer one",
                     topology->version, before->version);
+        topology_free(topology);
+        return;
+    }
+    int returned = before ? topology_returned(before, topology) : -1;
+    if (returned >= 0) {
+        reply_error(client,
+                    "ERR the topology is refused, and nothing changed: shard %d has gone for good, so say GONE %d",
+                    returned, returned);
         topology_free(topology);
         return;
     }
@@ -169,7 +178,8 @@ static void cluster_nodes(struct client *client) {
 static void cluster_myid(struct client *client) {
     if (!cluster_is_on(client)) return;
     const struct topology *topology = topology_of(client);
-    reply_bulk_string(client, topology ? topology->shards[topology->myself].id : client->server->start.run_id);
+    bool is_one = topology && topology->myself != TOPOLOGY_GONE;
+    reply_bulk_string(client, is_one ? topology->shards[topology->myself].id : client->server->start.run_id);
 }
 
 static void cluster_info(struct client *client) {
@@ -254,6 +264,7 @@ static void cluster_help(struct client *client) {
         "REPLICAS <node-id>",
         "    Return replicas of <node-id>: none.",
         "SETTOPOLOGY <version> <number> [SHARD <number> <id> <host> <port> <unix> <slots>] [MOVE <slots> <number>]",
+        "            [LEAVING <number>] [GONE <number>]",
         "    Set the topology, as shard <number> of those that follow.",
         "SHARDS",
         "    Return information about slot range mappings and the nodes associated with them.",

@@ -9,6 +9,7 @@
 
 #define SHARD_WORDS 7u
 #define MOVE_WORDS 3u
+#define STATE_WORDS 2u /* LEAVING number, GONE number */
 #define UNOWNED (-1)
 
 /* What an error shows of an argument. */
@@ -126,6 +127,28 @@ static int take_move(struct topology *topology, const struct resp_argument *argv
     return take_slots(&argv[1], topology->target, (int16_t)place, error);
 }
 
+/* `argv` begins with LEAVING. */
+static int take_leaving(struct topology *topology, const struct resp_argument *argv, struct error *error) {
+    int64_t number;
+    int place = take_number(&argv[1], 0, SHARDS_MOST - 1, &number) ? find_shard(topology, number) : -1;
+    if (place < 0)
+        return error_set(error, ERROR_GENERIC, "one of the shards leaves, by its number, got '%.*s'", SHOWN(&argv[1]));
+    topology->shards[place].leaving = true;
+    return 0;
+}
+
+/* `argv` begins with GONE. */
+static int take_gone(struct topology *topology, const struct resp_argument *argv, struct error *error) {
+    int64_t number;
+    if (!take_number(&argv[1], 0, SHARDS_MOST - 1, &number))
+        return error_set(error, ERROR_GENERIC, "a shard's number is 0 to 255, got '%.*s'", SHOWN(&argv[1]));
+    if (find_shard(topology, number) >= 0)
+        return error_set(error, ERROR_GENERIC, "shard %d has gone, and its number is given to no other shard",
+                         (int)number);
+    topology->gone[number] = true;
+    return 0;
+}
+
 static int take_parts(struct topology *topology, uint32_t argc, const struct resp_argument *argv, struct error *error) {
     uint32_t at = 0;
     while (argc - at >= SHARD_WORDS && argument_is(&argv[at], "shard")) {
@@ -138,10 +161,18 @@ static int take_parts(struct topology *topology, uint32_t argc, const struct res
         if (take_move(topology, &argv[at], error) < 0) return -1;
         at += MOVE_WORDS;
     }
+    while (argc - at >= STATE_WORDS && argument_is(&argv[at], "leaving")) {
+        if (take_leaving(topology, &argv[at], error) < 0) return -1;
+        at += STATE_WORDS;
+    }
+    while (argc - at >= STATE_WORDS && argument_is(&argv[at], "gone")) {
+        if (take_gone(topology, &argv[at], error) < 0) return -1;
+        at += STATE_WORDS;
+    }
     if (at < argc)
         return error_set(error, ERROR_GENERIC,
-                         "expected SHARD number id host port unix slots for each shard, then MOVE slots number, got "
-                         "'%.*s'",
+                         "expected SHARD number id host port unix slots for each shard, then MOVE slots number, "
+                         "LEAVING number, GONE number, got '%.*s'",
                          SHOWN(&argv[at]));
     return 0;
 }
@@ -149,8 +180,9 @@ static int take_parts(struct topology *topology, uint32_t argc, const struct res
 /* ---- the whole ------------------------------------------------------------------------------------------------------- */
 
 static int complete(struct topology *topology, int64_t number, struct error *error) {
-    topology->myself = find_shard(topology, number);
-    if (topology->myself < 0)
+    topology->number = (unsigned)number;
+    topology->myself = topology->gone[number] ? TOPOLOGY_GONE : find_shard(topology, number);
+    if (topology->myself < 0 && !topology->gone[number])
         return error_set(error, ERROR_GENERIC, "the shard that this is meant for, %d, is not among the shards",
                          (int)number);
     for (int i = 0; i < topology->shard_count; i++)
@@ -201,17 +233,25 @@ void topology_free(struct topology *topology) {
 }
 
 static bool shards_are_equal(const struct shard *one, const struct shard *other) {
-    return one->number == other->number && one->port == other->port && strcmp(one->id, other->id) == 0 &&
-           strcmp(one->host, other->host) == 0 && strcmp(one->unix_path, other->unix_path) == 0;
+    return one->number == other->number && one->port == other->port && one->leaving == other->leaving &&
+           strcmp(one->id, other->id) == 0 && strcmp(one->host, other->host) == 0 &&
+           strcmp(one->unix_path, other->unix_path) == 0;
 }
 
 bool topology_equals(const struct topology *one, const struct topology *other) {
-    if (one->version != other->version || one->myself != other->myself || one->shard_count != other->shard_count)
+    if (one->version != other->version || one->number != other->number || one->shard_count != other->shard_count)
         return false;
     for (int i = 0; i < one->shard_count; i++)
         if (!shards_are_equal(&one->shards[i], &other->shards[i])) return false;
     return memcmp(one->owner, other->owner, sizeof one->owner) == 0 &&
-           memcmp(one->target, other->target, sizeof one->target) == 0;
+           memcmp(one->target, other->target, sizeof one->target) == 0 &&
+           memcmp(one->gone, other->gone, sizeof one->gone) == 0;
+}
+
+int topology_returned(const struct topology *before, const struct topology *after) {
+    for (unsigned number = 0; number < SHARDS_MOST; number++)
+        if (before->gone[number] && !after->gone[number]) return (int)number;
+    return -1;
 }
 
 struct slot_counts topology_count_slots(const struct topology *topology) {
@@ -264,10 +304,25 @@ static void write_moves(const struct topology *topology, struct text *out) {
                     topology->shards[topology->target[run.first]].number);
 }
 
+static void write_states(const struct topology *topology, struct text *out) {
+    int count = 0;
+    for (int i = 0; i < topology->shard_count; i++)
+        if (topology->shards[i].leaving) text_append(out, "%s%u", count++ > 0 ? ", " : "", topology->shards[i].number);
+    text_append(out, "], \"gone\": [");
+    count = 0;
+    for (unsigned number = 0; number < SHARDS_MOST; number++)
+        if (topology->gone[number]) text_append(out, "%s%u", count++ > 0 ? ", " : "", number);
+}
+
 void topology_write_json(const struct topology *topology, struct text *out) {
     text_append(out, "{\"version\": %" PRId64 ", \"shards\": [", topology ? topology->version : 0);
     for (int i = 0; topology && i < topology->shard_count; i++) write_shard(topology, i, out);
     text_append(out, "], \"moves\": [");
     if (topology) write_moves(topology, out);
+    text_append(out, "], \"leaving\": [");
+    if (topology)
+        write_states(topology, out);
+    else
+        text_append(out, "], \"gone\": [");
     text_append(out, "]}");
 }

@@ -22,28 +22,37 @@ struct shard {
     int port;
     char unix_path[108]; /* "": none */
     int first_slot, last_slot; /* it has none outside of them */
+    bool leaving; /* clients add nothing to it any more */
 };
 
 struct topology {
     int64_t version;
-    int myself; /* place in `shards` */
+    unsigned number; /* of the shard that holds this */
+    int myself; /* its place in `shards`; TOPOLOGY_GONE: it has gone, and answers for no slot */
     int shard_count;
     struct shard *shards; /* by number */
     int16_t owner[CLUSTER_SLOTS];  /* place in `shards` */
     int16_t target[CLUSTER_SLOTS]; /* that the slot moves to; the owner: it stays */
+    bool gone[SHARDS_MOST]; /* numbers of shards that have gone for good: ids carry them, so no other shard has them */
 };
 
-/* Reads VERSION NUMBER, then SHARD number id host port unix slots for each shard, and MOVE slots number for each move. Slots
- * are "0-100,200", or nothing. NULL with `error` set: the arguments make no whole topology. */
+#define TOPOLOGY_GONE (-1)
+
+/* Reads VERSION NUMBER, then SHARD number id host port unix slots for each shard, MOVE slots number for each move, LEAVING
+ * number for each shard that leaves, and GONE number for each that has gone. Slots are "0-100,200", or nothing. NULL with
+ * `error` set: the arguments make no whole topology. */
 struct topology *topology_parse(uint32_t argc, const struct resp_argument *argv, struct error *error);
 void topology_free(struct topology *topology);
+/* The least number of a shard that has gone in the one, and not in the other, which is to follow it; -1: there is none. */
+int topology_returned(const struct topology *before, const struct topology *after);
 /* How many slots this shard has, and how many move to it or away from it. */
 struct slot_counts {
     int own, moving;
 };
 struct slot_counts topology_count_slots(const struct topology *topology);
 bool topology_equals(const struct topology *one, const struct topology *other);
-/* {"version": 1, "shards": [{"shard": 0, …, "slots": [[0, 16383]]}], "moves": […]}; NULL: none, as version 0. */
+/* {"version": 1, "shards": [{"shard": 0, …, "slots": [[0, 16383]]}], "moves": […], "leaving": […], "gone": […]}; NULL: none,
+ * as version 0. */
 void topology_write_json(const struct topology *topology, struct text *out);
 
 /* Slots of one shard that follow each other. */
