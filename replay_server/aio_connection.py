@@ -254,6 +254,10 @@ class AsyncPool(ConnectionPool[AsyncConnection]):
         self._shares = connection.arena is not None  # else the server is elsewhere, or has no more to share
         return connection
 
+    async def glance(self, host: Address) -> AsyncConnection:
+        """See `ConnectionPool`."""
+        return await AsyncConnection.open(host, self._look_timeout, self._look_timeout)
+
     async def pause(self, seconds: float) -> None:
         """See `ConnectionPool`."""
         await asyncio.sleep(seconds)

@@ -132,9 +132,38 @@ def greet(address: str, username: str | None, password: str | None, source: str)
     return Command("greeting", ("HELLO", 3, *login), read, repeatable=True)
 
 
+@dataclass(frozen=True)
+class Standing:
+    """What a server is among the hosts of a URL.
+
+    Attributes:
+        is_primary: whether it is a primary, and no replica.
+        epoch: when it was promoted, or the primary that it follows; 0 = never.
+        newest: the newest epoch that it has heard of. A primary of an older one refuses writes.
+    """
+
+    is_primary: bool
+    epoch: int
+    newest: int
+
+    @property
+    def takes_writes(self) -> bool:
+        """Whether it is a primary whose place no other one has taken, as far as it knows."""
+        return self.is_primary and self.newest <= self.epoch
+
+
+def fence(newest: int) -> Command[Standing]:
+    """FENCE: tells the server the newest epoch that is known, and asks what the server is."""
+    return plain("fence", ("FENCE", newest), lambda told: Standing(_is_master(told), *map(int, told[1:3])), True)
+
+
 def is_a_primary() -> Command[bool]:
-    """ROLE: whether the server is a primary, and no replica."""
-    return plain("role", ("ROLE",), lambda role: role[0] in (b"master", "master"), True)
+    """ROLE: whether the server is a primary, and no replica; for servers that do not answer FENCE."""
+    return plain("role", ("ROLE",), _is_master, True)
+
+
+def _is_master(told: Any) -> bool:
+    return told[0] in (b"master", "master")
 
 
 def any_command(*arguments: str | bytes | int, repeatable: bool = False) -> Command[Any]:

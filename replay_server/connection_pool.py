@@ -16,16 +16,18 @@ import time
 import weakref
 from typing import Any, Generic, TypeVar
 
-from .commands import is_a_primary
+from .commands import Standing, fence, is_a_primary
 from .connection import Address, Connection, on_same_host
 from .driver import Operation
-from .errors import ConnectionLost
+from .errors import ConnectionLost, ReplayError, ServerError
 from .exchanges import Exchanges
 from .options import ClientOptions
 
 C = TypeVar("C", bound=Exchanges)
 _FIRST_DELAY_S = 0.02
 _LONGEST_DELAY_S = 0.5
+_LOOK_S = 1.0
+"""How long a host may take to answer when all hosts are looked at, and how long what was seen is relied on."""
 
 
 class ConnectionPool(Generic[C]):
@@ -39,8 +41,11 @@ class ConnectionPool(Generic[C]):
     def __init__(self, address: Address, options: ClientOptions) -> None:
         self.address = address
         self._timeouts = (options.connect_timeout, options.socket_timeout)
+        self._look_timeout = min(_LOOK_S, *self._timeouts)
         self.primary = address.hosts[0]
         """The host that was last found to be the primary; of one host alone nothing is asked."""
+        self._epoch = 0  # the newest that any host has told
+        self._look_at = 0.0  # when all hosts are to be looked at again
         self.closed = False
         self.lost = 0
         """Connections that broke, as far as was seen: under a call, or when an idle one was to be used."""
@@ -57,6 +62,14 @@ class ConnectionPool(Generic[C]):
 
     def open(self, host: Address, shared: bool) -> Any:
         """A new connection, or what awaits it; `shared`: for a command whose reply may come through shared memory.
+
+        Raises:
+            ConnectionLost: nothing answers.
+        """
+        raise NotImplementedError
+
+    def glance(self, host: Address) -> Any:
+        """A connection to ask what the host is, or what awaits it; soon given up.
 
         Raises:
             ConnectionLost: nothing answers.
@@ -106,6 +119,8 @@ class ConnectionPool(Generic[C]):
         """A new connection to the host that is the primary."""
         if not self.address.several:
             return (yield self.open, self.address, shared)
+        if time.monotonic() >= self._look_at:
+            yield from self._look_around()
         others = [host for host in self.address.several if host != self.primary]
         refusals = []
         for host in [self.primary, *others]:
@@ -115,21 +130,61 @@ class ConnectionPool(Generic[C]):
                 refusals.append(str(error))
                 continue
             try:
-                is_primary = yield from connection.exchange(is_a_primary())
+                standing = yield from self._ask(connection)
             except BaseException:
                 connection.close()
                 raise
-            if is_primary:
+            if standing.takes_writes:
                 self.primary = host
                 return connection
             connection.close()
-            refusals.append(f"{host} is a replica")
+            older = f"is a primary of epoch {standing.epoch}, and one of epoch {standing.newest} has taken its place"
+            refusals.append(f"{host} {older if standing.is_primary else 'is a replica'}")
         raise ConnectionLost(f"no primary answers: {'; '.join(refusals)}")
 
+    def _ask(self, connection: C) -> Operation[Standing]:
+        """What the connection's host is, which is told of the newest epoch that any host has told."""
+        try:
+            standing = yield from connection.exchange(fence(self._epoch))
+        except ServerError as error:
+            if error.code not in ("ERR", "NOPERM"):  # it does not know the command, or this user may not send it
+                raise
+            is_primary = yield from connection.exchange(is_a_primary())
+            standing = Standing(is_primary, self._epoch, self._epoch)
+        # What a replica has heard of may be of others that it followed before.
+        self._epoch = max(self._epoch, standing.newest if standing.is_primary else standing.epoch)
+        return standing
+
+    def _look_around(self) -> Operation[None]:
+        """Asks all hosts what they are. A primary whose place another one has taken is told so, and the newest one is
+        the first to be connected to. Hosts that do not answer soon are passed over."""
+        primaries: list[tuple[Address, C, Standing]] = []
+        try:
+            for host in self.address.several:
+                with contextlib.suppress(ReplayError):  # why one does not answer is said when it is connected to
+                    connection: C = yield self.glance, host
+                    standing = yield from self._ask(connection)
+                    if standing.is_primary:
+                        primaries.append((host, connection, standing))
+            for _, connection, standing in primaries:
+                if standing.epoch < self._epoch:
+                    with contextlib.suppress(ReplayError):
+                        yield from self._ask(connection)
+        finally:
+            for _, connection, _ in primaries:
+                connection.close()
+        newest = max((standing.epoch for _, _, standing in primaries), default=0)
+        hosts = [host for host, _, standing in primaries if standing.epoch == newest]
+        if hosts and self.primary not in hosts:
+            self.primary = hosts[0]
+        self._look_at = time.monotonic() + _LOOK_S
+
     def leave_replica(self, connection: C) -> None:
-        """The connection's host has turned out to be a replica: closes it, and the idle ones, which are to the same."""
+        """The connection's host takes no writes, as a replica or an older primary: closes it, and the idle ones, which
+        are to the same."""
         connection.close()
         self._close_idle()
+        self._look_at = 0.0
 
     def release(self, connection: C) -> None:
         """Takes a connection back: to be used again, where its last reply was read whole."""
@@ -208,6 +263,10 @@ class BlockingPool(ConnectionPool[Connection]):
         if shared:
             connection.share()  # now: between a request and its reply (`begun`) there is no other one
         return connection
+
+    def glance(self, host: Address) -> Connection:
+        """See `ConnectionPool`."""
+        return Connection(host, self._look_timeout, self._look_timeout)
 
     def pause(self, seconds: float) -> None:
         """See `ConnectionPool`; `close` ends it."""

@@ -5,7 +5,8 @@ where doing it twice does no harm: `Command.repeatable`, which each function of 
 are made safe by a name of their own that the server remembers: a gradient's name, the version of weights. A call that
 may have changed something and has no such name is never repeated: `ConnectionLost` reaches its caller at once.
 
-A server that has become a replica refuses what writes, and has done nothing. Where the URL names several hosts, any
+A server that has become a replica refuses what writes, and so does a primary whose place another one has taken. It has
+done nothing. Where the URL names several hosts, any
 call is then repeated at the primary, which is looked for as long.
 
 Connecting, before anything was sent, is tried again for every call (`ConnectionPool.connected`). Streams are lost with

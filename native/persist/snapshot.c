@@ -146,6 +146,16 @@ static uint64_t memory_limit(const struct snapshot_options *options, uint64_t by
     return options->memory_bytes ? options->memory_bytes : part > SNAPSHOT_LEAST_BYTES ? part : SNAPSHOT_LEAST_BYTES;
 }
 
+/* Only where there is one, so that others' files can be read by servers that do not know the kind. */
+static int add_epochs(struct snapshot *snapshot, const struct snapshot_options *options) {
+    const uint64_t epochs[2] = {options->epoch, options->newest_epoch};
+    if (options->newest_epoch == 0) return 0;
+    uint8_t *body = add_record(snapshot, SNAPSHOT_RECORD_EPOCHS, 0, sizeof epochs);
+    if (!body) return -1;
+    memcpy(body, epochs, sizeof epochs);
+    return 0;
+}
+
 static int cut(struct snapshot *snapshot, const struct snapshot_options *options, struct table *const *tables) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < snapshot->count; i++) bytes += bytes_of(tables[i]);
@@ -162,6 +172,7 @@ static int cut(struct snapshot *snapshot, const struct snapshot_options *options
         part->table = tables[i];
         if (describe(snapshot, part)) return -1;
     }
+    if (add_epochs(snapshot, options)) return -1;
     if (options->store) {
         snapshot->store = options->store;
         snapshot->store_sink.record = store_record;

@@ -30,6 +30,7 @@ struct reader {
     struct store_restore *store;
     const struct store_keys_sink *sink;
     uint32_t count;
+    uint64_t epochs[2];
     bool ended;
 };
 
@@ -106,6 +107,12 @@ static int restore_store(struct reader *reader, const struct snapshot_record_hea
     return store_restore_beside(reader->store, header->kind, body, length, error);
 }
 
+static int restore_epochs(struct reader *reader, const uint8_t *body, size_t length, struct error *error) {
+    if (length != sizeof reader->epochs) return error_set(error, ERROR_GENERIC, "the epochs are malformed");
+    memcpy(reader->epochs, body, sizeof reader->epochs);
+    return 0;
+}
+
 static int restore_record(struct reader *reader, const struct snapshot_record_header *header, const uint8_t *body,
                           struct error *error) {
     size_t length = (size_t)header->length;
@@ -113,6 +120,7 @@ static int restore_record(struct reader *reader, const struct snapshot_record_he
     if (reader->ended) return error_set(error, ERROR_GENERIC, "something follows the end");
     if (header->kind == SNAPSHOT_RECORD_TABLE) return restore_table(reader, header->table, body, length, error);
     if (header->kind == SNAPSHOT_RECORD_END) return restore_end(reader, body, length, error);
+    if (header->kind == SNAPSHOT_RECORD_EPOCHS) return restore_epochs(reader, body, length, error);
     if (header->kind == SNAPSHOT_RECORD_KEYS || header->kind == SNAPSHOT_RECORD_WEIGHTS ||
         header->kind == SNAPSHOT_RECORD_GRADIENTS || header->kind == SNAPSHOT_RECORD_LIBRARIES) {
         return restore_store(reader, header, body, error);
@@ -215,6 +223,8 @@ static int finish(struct reader *reader, struct snapshot_content *content) {
     if (!content->tables) return refuse(reader, 0, "no memory for %" PRIu32 " tables", reader->count);
     content->cut_unix_ms = reader->header.cut_unix_ms;
     content->bytes = reader->size;
+    content->epoch = reader->epochs[0];
+    content->newest_epoch = reader->epochs[1];
     memcpy(content->run_id, reader->header.run_id, sizeof reader->header.run_id);
     if (reader->store) {
         struct error why;

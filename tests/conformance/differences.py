@@ -87,7 +87,7 @@ NOT_WANTED = {
     "sentinel": "Answered like unknown commands.",
 }
 
-BEYOND = "Tables of experience, versioned weights, and queues of gradients: [protocol.md](protocol.md)."
+BEYOND = "Tables of experience, versioned weights, queues of gradients, and `FENCE`: [protocol.md](protocol.md)."
 
 SUITE = [
     ("propagate as", "Replicas are sent `GETDEL`, `ZMPOP` and `BZMPOP` as they came, not as `DEL`, `ZPOPMIN` or "

@@ -181,9 +181,18 @@ void propagate_removed(struct server *server, unsigned database, const uint8_t *
     }
 }
 
+static void record_own(struct server *server, enum changes_reader reader, uint32_t argc,
+                       const struct resp_argument *argv) {
+    struct append_buffer *buffer = buffer_of(server, reader);
+    if (buffer) tell_added(server, reader, add_command(buffer, argc, argv));
+}
+
 void propagate_to_replicas(struct server *server, uint32_t argc, const struct resp_argument *argv) {
-    struct append_buffer *buffer = buffer_of(server, CHANGES_FOR_REPLICAS);
-    if (buffer) tell_added(server, CHANGES_FOR_REPLICAS, add_command(buffer, argc, argv));
+    record_own(server, CHANGES_FOR_REPLICAS, argc, argv);
+}
+
+void propagate_to_file(struct server *server, uint32_t argc, const struct resp_argument *argv) {
+    record_own(server, CHANGES_FOR_FILE, argc, argv);
 }
 
 /* What stands before a record, and how long the argument is that it ends. */

@@ -50,8 +50,9 @@ void propagate_key_words(struct client *client, const char *name, uint32_t key_i
 /* Nothing of the command that the client runs. */
 void propagate_nothing(struct client *client);
 
-/* A command that is no client's: a sign of life, or a question to replicas. */
+/* A command that is no client's: a sign of life, or a question to replicas; for the file, what the server itself is. */
 void propagate_to_replicas(struct server *server, uint32_t argc, const struct resp_argument *argv);
+void propagate_to_file(struct server *server, uint32_t argc, const struct resp_argument *argv);
 
 /* A command of the client has replied; `changed` if the store is not as it was. */
 void propagate_call(struct client *client, bool changed);

@@ -2,6 +2,7 @@
 #ifndef REPLAY_SERVER_SERVER_H
 #define REPLAY_SERVER_SERVER_H
 
+#include <inttypes.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -231,6 +232,8 @@ struct server {
     struct acting acting;
     struct { /* its place in replication */
         bool is_replica;        /* follows another server */
+        uint64_t epoch;         /* of it, or of the primary that it follows (replication/epoch.h) … */
+        uint64_t newest_epoch;  /* … and the newest that it has heard of, which is never less */
         uint32_t good_replicas; /* that have acknowledged something within min-replicas-max-lag */
         bool streams_tables;    /* a primary's replicas are sent what happens to tables, weights and gradients … */
         bool follows_tables;    /* … and a replica applies it: nobody else may change them */
@@ -276,6 +279,15 @@ void server_ask_stop(struct server *server);
 /* One turn without waiting for events: due work, wake-ups, writing. Returns microseconds to the next due work; for
  * transports that own the loop, and for tests. */
 uint64_t server_step(void *server);
+
+/* A newer primary has taken its place: it takes no writes. */
+static inline bool server_is_fenced(const struct server *server) {
+    return server->newest_epoch > server->epoch && !server->is_replica;
+}
+#define SERVER_FENCED_REFUSAL                                                                                      \
+    "READONLY this primary is of epoch %" PRIu64 ", and one of epoch %" PRIu64                                     \
+    " has taken its place: write to that one, let this one follow it (REPLICAOF host port), or make this one the " \
+    "newest (REPLICAOF NO ONE)"
 
 /* True if holding `more` bytes of heap would exceed maxmemory. */
 bool server_memory_exceeded(const struct server *server, size_t more_bytes);

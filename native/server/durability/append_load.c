@@ -251,6 +251,7 @@ static int load_base(struct load *load, int folder, const struct append_manifest
     else if (!(result = restore_adopt_libraries(load->server, &content.store, load->error)))
         store_adopt(load->server->store, content.store.store);
     if (result == 0) result = adopt_tables(load, &content);
+    if (load->what == APPEND_LOAD_ALL) restore_adopt_epochs(load->server, &content);
     snapshot_content_free(&content);
     return result;
 }

@@ -126,6 +126,11 @@ int restore_adopt_store(struct server *server, struct store_content *content, st
     return 0;
 }
 
+void restore_adopt_epochs(struct server *server, const struct snapshot_content *content) {
+    server->epoch = content->epoch;
+    server->newest_epoch = content->newest_epoch > content->epoch ? content->newest_epoch : content->epoch;
+}
+
 int restore_replace_keys(struct server *server, struct store_content *content, struct error *error) {
     struct snapshots *snapshots = server->durability->snapshots;
     functions_clear(server);
@@ -287,6 +292,7 @@ int snapshots_restore_at_start(struct snapshots *snapshots, const char *file, st
     say_left_out(left_out, "the append-only file has what came later", said);
     if (!failed) snapshots_note_restored(snapshots);
     if (!failed && content.store.store) failed = restore_adopt_store(snapshots->server, &content.store, error);
+    restore_adopt_epochs(snapshots->server, &content);
     snapshot_content_free(&content);
     return failed;
 }

@@ -26,6 +26,8 @@ int restore_replace_keys(struct server *server, struct store_content *content, s
 int restore_replace_all(struct server *server, struct snapshot_content *content, struct error *error);
 /* Puts keys, weights, gradients and libraries of a snapshot into the server's store, which is empty. */
 int restore_adopt_store(struct server *server, struct store_content *content, struct error *error);
+/* What the server was among primaries when the snapshot was cut. */
+void restore_adopt_epochs(struct server *server, const struct snapshot_content *content);
 /* The libraries alone; those of the same names that are there go. */
 int restore_adopt_libraries(struct server *server, const struct store_content *content, struct error *error);
 

@@ -124,6 +124,8 @@ static int begin(struct snapshots *snapshots, struct error *error) {
         .run_id = snapshots->server->start.run_id,
         .store = snapshots->cut,
         .store_bytes = memory_used_bytes(),
+        .epoch = snapshots->server->epoch,
+        .newest_epoch = snapshots->server->newest_epoch,
         .keep = (uint32_t)snapshots->server->config.snapshot_keep,
     };
     saved_tables_free(snapshots->cut_tables);
@@ -146,6 +148,8 @@ int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const 
         .run_id = snapshots->server->start.run_id,
         .store = snapshots->cut,
         .store_bytes = memory_used_bytes(),
+        .epoch = snapshots->server->epoch,
+        .newest_epoch = snapshots->server->newest_epoch,
     };
     int failed = with_tables && retain_tables(snapshots, tables, true, error);
     failed = failed || begin_cut(snapshots, &options, tables, error);

@@ -9,6 +9,7 @@
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/redis_rows.h"
 #include "server/replication/carried.h"
+#include "server/replication/epoch.h"
 #include "server/replication/replicas.h"
 #include "server/replication/replication_part.h"
 
@@ -39,6 +40,15 @@ static void sync_command(struct client *client) {
     if (!fails_over(client) && !lacks_primary(client)) replica_synchronise(replica);
 }
 
+/* What it has is newer than what is here: it keeps that. True: the error is replied. */
+static bool is_behind(struct client *client, const struct replica *replica) {
+    const struct server *server = client->server;
+    if (server->is_replica || replica->epoch <= server->epoch) return false;
+    reply_error(client, "NOMASTERLINK this primary is of epoch %" PRIu64 ", older than %" PRIu64, server->epoch,
+                replica->epoch);
+    return true;
+}
+
 /* Whether the history is that of the id, up to the offset, which is that of the first byte wanted. */
 static bool is_of_history(const struct replication_part *part, const struct resp_argument *id, int64_t offset) {
     if (id->length != REPLICATION_ID_LENGTH) return false;
@@ -59,15 +69,16 @@ static bool agrees_on_tables(struct server *server, const struct replica *replic
 
 static bool continues(struct client *client, struct replica *replica, int64_t offset) {
     struct replication_part *part = client->server->replication;
-    char line[64];
+    char line[128];
     if (!is_of_history(part, &client->argv[1], offset) || offset < 1 ||
         !agrees_on_tables(client->server, replica, offset) || !replica_continue(replica, (uint64_t)offset - 1)) {
         if (!argument_is(&client->argv[1], "?")) part->partial_refused++;
         return false;
     }
     bool tells = client->server->streams_tables || client->server->follows_tables;
-    int length = snprintf(line, sizeof line, "+CONTINUE%s%s%s\r\n", replica->knows_ids ? " " : "",
+    int length = snprintf(line, sizeof line, "+CONTINUE%s%s%s", replica->knows_ids ? " " : "",
                           replica->knows_ids ? part->id : "", replica->takes_tables && tells ? " TABLES" : "");
+    length += replica_epoch_words(replica, line + length, sizeof line - (size_t)length);
     client_send(client, line, (size_t)length);
     return true;
 }
@@ -99,7 +110,7 @@ static void psync_command(struct client *client) {
         reply_error(client, "ERR out of memory");
         return;
     }
-    if (lacks_primary(client)) return;
+    if (lacks_primary(client) || is_behind(client, replica)) return;
     replica->acknowledges = true;
     if (!continues(client, replica, offset)) replica_synchronise(replica);
 }
@@ -111,6 +122,33 @@ static void acknowledge(struct client *client, const struct resp_argument *word)
     replica->acknowledged_us = client->server->now_us;
     if ((uint64_t)offset > replica->acknowledged) replica->acknowledged = (uint64_t)offset;
     wait_queue_wake(client->server, &client->server->replication->acknowledged);
+}
+
+/* "epoch=12": the number behind the name. False: it is something else. */
+static bool is_epoch(const struct resp_argument *value, const char *name, uint64_t *epoch) {
+    size_t length = strlen(name);
+    int64_t number;
+    if (value->length <= length || memcmp(value->data, name, length) != 0) return false;
+    const struct resp_argument digits = {.data = value->data + length, .length = value->length - length};
+    if (!argument_int64(&digits, &number) || number < 0) return false;
+    *epoch = (uint64_t)number;
+    return true;
+}
+
+static void take_capability(struct client *client, struct replica *replica, const struct resp_argument *value) {
+    uint64_t epoch;
+    replica->knows_ids |= argument_is(value, "psync2");
+    replica->takes_tables |= argument_is(value, "tables");
+    replica->has_tables |= argument_is(value, "tables-kept");
+    replica->has_none |= argument_is(value, "tables-none");
+    if (is_epoch(value, "epoch=", &epoch)) {
+        replica->knows_epochs = true;
+        replica->epoch = epoch;
+        epoch_hear(client->server, epoch);
+    } else if (is_epoch(value, "left-epoch=", &epoch)) {
+        replica->knows_epochs = true;
+        epoch_succeed(client->server, epoch);
+    }
 }
 
 /* False: the error is replied. */
@@ -126,10 +164,7 @@ static bool take_note(struct client *client, struct replica *replica, uint32_t i
         reply_error(client, "ERR REPLCONF ip-address provided by replica instance is too long: %zu bytes",
                     value->length);
     } else if (argument_is(name, "capa")) {
-        replica->knows_ids |= argument_is(value, "psync2");
-        replica->takes_tables |= argument_is(value, "tables");
-        replica->has_tables |= argument_is(value, "tables-kept");
-        replica->has_none |= argument_is(value, "tables-none");
+        take_capability(client, replica, value);
         return true;
     } else if (argument_is(name, "listening-port")) {
         if (!integer_argument(client, i + 1, &number)) return false;
@@ -256,6 +291,7 @@ static void replicaof_command(struct client *client) {
         return;
     }
     if (argument_is(host, "no") && argument_is(&client->argv[2], "one")) {
+        if (server_is_fenced(server)) epoch_raise(server);
         link_end(server);
         reply_status(client, "OK");
         return;
@@ -289,6 +325,10 @@ static void replicaof_command(struct client *client) {
 const struct command commands_replication[] = {
     {"failover", failover_command, -1, COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_STALE, &group_server,
      "Makes a replica the primary, and the server a replica of it.", "6.2.0"},
+    {"fence", fence_command, -1,
+     COMMAND_NOSCRIPT | COMMAND_NO_MULTI | COMMAND_LOADING | COMMAND_STALE | COMMAND_FAST | COMMAND_IN_LOG,
+     &group_server, "Tells of the newest primary, so that an older one refuses writes; returns part and epochs.",
+     "0.1.0", .categories = ACL_ADMIN | ACL_FAST | ACL_DANGEROUS},
     {"psync", psync_command, -3, SYNCHRONISE, &group_server,
      "Makes the client a replica that may have been one before.", "2.8.0"},
     {"replconf", replconf_command, -1,

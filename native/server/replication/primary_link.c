@@ -21,6 +21,7 @@
 #include "server/durability/restore.h"
 #include "server/durability/snapshots.h"
 #include "server/replication/carried.h"
+#include "server/replication/epoch.h"
 #include "server/replication/received_file.h"
 #include "server/replication/replicas.h"
 #include "server/replication/replication_part.h"
@@ -184,6 +185,19 @@ static void send_capabilities(struct primary_link *link) {
         SEND(link->client, "REPLCONF", "capa", "eof", "capa", "psync2", "capa", "tables");
 }
 
+/* By itself: a Redis takes ten words of whoever has not logged in. Whom REPLICAOF has just named is no older primary, whatever
+ * this server has heard of another one: it is told only which epoch this server has left. */
+static void send_epoch(struct primary_link *link) {
+    char epoch[40];
+    if (!link->was_named)
+        snprintf(epoch, sizeof epoch, "epoch=%" PRIu64, link->server->epoch);
+    else if (link->left_epoch == 0)
+        snprintf(epoch, sizeof epoch, "epoch=0");
+    else
+        snprintf(epoch, sizeof epoch, "left-epoch=%" PRIu64, link->left_epoch);
+    SEND(link->client, "REPLCONF", "capa", epoch);
+}
+
 /* Steps that there is nothing to say in are left out. */
 static void send_step(struct primary_link *link, enum link_step step) {
     const struct server_config *config = &link->server->config;
@@ -208,6 +222,7 @@ static void send_step(struct primary_link *link, enum link_step step) {
     }
     case STEP_HOST: SEND(link->client, "REPLCONF", "ip-address", settings->announce_host); break;
     case STEP_CAPABILITIES: send_capabilities(link); break;
+    case STEP_EPOCH: send_epoch(link); break;
     case STEP_PSYNC: send_psync(link); break;
     }
 }
@@ -218,6 +233,9 @@ static void go_up(struct primary_link *link) {
     client->database = link->server->replication->primary_database;
     link->state = LINK_UP;
     link->commands_failed = 0;
+    link->was_named = false;
+    link->left_epoch = 0;
+    epoch_follow(link->server, link->next_epoch);
     say(link, LOG_NOTICE, "primary_up", "followed, from offset %" PRIu64,
         change_stream_end(&link->server->replication->stream));
     link_acknowledge(link->server);
@@ -239,8 +257,8 @@ static bool go_on_with_tables(struct server *server, bool tells) {
     return true;
 }
 
-/* "+CONTINUE", or "+CONTINUE id", or "+CONTINUE id TABLES": the history goes on, perhaps by another name since another server
- * is the primary now. */
+/* "+CONTINUE", or "+CONTINUE id", or "+CONTINUE id TABLES", and an epoch behind it: the history goes on, perhaps by another name
+ * since another server is the primary now. */
 static void go_on(struct primary_link *link, const char *words) {
     struct replication_part *part = link->server->replication;
     char id[REPLICATION_ID_LENGTH + 1] = "", tables[8] = "";
@@ -258,9 +276,17 @@ static void go_on(struct primary_link *link, const char *words) {
     go_up(link);
 }
 
+/* "… EPOCH 12" */
+static void take_epoch(struct primary_link *link, const char *line) {
+    const char *epoch = strstr(line, " EPOCH ");
+    if (!epoch || sscanf(epoch, " EPOCH %" SCNu64, &link->next_epoch) != 1 || link->next_epoch > INT64_MAX)
+        link->next_epoch = link->server->epoch; /* a Redis has none */
+}
+
 static void take_psync_answer(struct primary_link *link, const char *line) {
     failover_answered(link->server, line);
     if (link->state == LINK_NONE) return; /* the answer was no, and this server is the primary again */
+    take_epoch(link, line);
     if (strncmp(line, "+CONTINUE", 9) == 0) {
         go_on(link, line + 9 + strspn(line + 9, " "));
         return;
@@ -546,22 +572,26 @@ static void leave_primary(struct primary_link *link) {
     link->state = LINK_NONE;
 }
 
-/* Who waits for a change waits for one that comes from elsewhere now. */
-static void interrupt_waiting(struct server *server) {
+void link_interrupt_waiting(struct server *server, const char *error) {
     for (struct client *client = server->clients.head, *next; client; client = next) {
         next = client->next;
         if (client->blocked && client->command && (client->command->flags & COMMAND_BLOCKING) &&
             !pause_is_waiting(client) && !client->closing)
-            client_interrupt(client,
-                             "UNBLOCKED force unblock from blocking operation, instance state changed (master -> "
-                             "replica?)");
+            client_interrupt(client, error);
     }
 }
 
 void link_follow(struct server *server, const char *host, int64_t port) {
     struct primary_link *link = link_of(server);
     leave_primary(link);
-    if (!server->is_replica) interrupt_waiting(server);
+    link->was_named = true;
+    if (!server->is_replica) {
+        link->left_epoch = server->epoch;
+        /* A change comes from elsewhere now. */
+        link_interrupt_waiting(server,
+                               "UNBLOCKED force unblock from blocking operation, instance state changed (master "
+                               "-> replica?)");
+    }
     snprintf(link->host, sizeof link->host, "%s", host);
     link->port = port;
     link->state = LINK_WAITS;
@@ -581,7 +611,9 @@ void link_end(struct server *server) {
     server->is_replica = server->store->keeps_expired = false;
     pause_hold_expiry(server);
     server->config.replication.follows[0] = '\0';
+    link->left_epoch = 0;
     replication_begin_own_history(server);
+    epoch_raise(server);
     carried_become_own(server, change_stream_is_kept(&part->stream));
     part->second_us = server->now_us;
     say(link, LOG_NOTICE, "follows_nobody", "this server is a primary now");

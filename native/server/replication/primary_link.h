@@ -19,7 +19,7 @@ enum link_state {
     LINK_UP, /* applies changes */
 };
 
-enum link_step { STEP_PING, STEP_AUTH, STEP_PORT, STEP_HOST, STEP_CAPABILITIES, STEP_PSYNC };
+enum link_step { STEP_PING, STEP_AUTH, STEP_PORT, STEP_HOST, STEP_CAPABILITIES, STEP_EPOCH, STEP_PSYNC };
 
 struct primary_link {
     struct server *server;
@@ -39,6 +39,9 @@ struct primary_link {
     struct received_file *file;
     char next_id[41]; /* of the history that the file begins */
     uint64_t next_offset;
+    uint64_t next_epoch; /* of the primary, as it said in its answer to PSYNC */
+    bool was_named; /* REPLICAOF or the configuration has named the primary, and it was not followed yet */
+    uint64_t left_epoch; /* of this server as a primary, until REPLICAOF named another; 0: it was none */
     struct append_buffer arrived; /* commands of a transaction that is not complete, as bytes of the stream */
     uint64_t arrived_bytes;
     uint64_t commands_failed;
@@ -58,6 +61,8 @@ void link_each_second(struct server *server);
 /* The client's connection is gone. */
 void link_lost(struct client *client);
 void link_acknowledge(struct server *server);
+/* Who waits to write, or for a change, gets this error. */
+void link_interrupt_waiting(struct server *server, const char *error);
 bool link_is_up(const struct server *server);
 
 /* See struct upcalls. */

@@ -72,7 +72,8 @@ static int begun(struct export_request *request) {
     stand_at(replica, offset, position);
     if (request->with_tables && !server->is_replica) carried_begin(server);
     server->changes.told[CHANGES_FOR_REPLICAS].database = -1; /* this one knows of none */
-    int length = snprintf(line, sizeof line, "+FULLRESYNC %s %" PRIu64 "\r\n", part->id, offset);
+    int length = snprintf(line, sizeof line, "+FULLRESYNC %s %" PRIu64, part->id, offset);
+    length += replica_epoch_words(replica, line + length, sizeof line - (size_t)length);
     if (replica->acknowledges) client_send(replica->client, line, (size_t)length);
     replica->database = server->is_replica ? part->primary_database : 0;
     return replica->database;
@@ -100,6 +101,11 @@ static void made(struct export_request *request, struct exported *exported, cons
     client_send_source(client, source);
     replica->state = REPLICA_LOADS;
     if (replica->wants_file_alone) client->close_after_reply = true;
+}
+
+int replica_epoch_words(const struct replica *replica, char *words, size_t size) {
+    if (!replica->knows_epochs) return snprintf(words, size, "\r\n");
+    return snprintf(words, size, " EPOCH %" PRIu64 "\r\n", replica->client->server->epoch);
 }
 
 void replica_synchronise(struct replica *replica) {

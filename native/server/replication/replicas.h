@@ -24,6 +24,8 @@ struct replica {
     bool takes_tables; /* capa tables: it is of this kind … */
     bool has_tables;   /* … and has those of the history that it asks to go on with; … */
     bool has_none;     /* … or it has none at all, nor weights, nor gradients */
+    bool knows_epochs; /* capa epoch or left-epoch … */
+    uint64_t epoch;    /* … that of what it has; 0: it follows whomever it was told to */
     bool wants_file_alone;
     bool acknowledges; /* it came by PSYNC */
     struct export_request request;
@@ -45,6 +47,8 @@ static inline bool replica_is_attached(const struct client *client) {
 void replica_synchronise(struct replica *replica);
 /* It is sent changes from this offset on. False: they are no longer there. */
 bool replica_continue(struct replica *replica, uint64_t offset);
+/* The end of an answer to PSYNC, with the server's epoch for one that knows them. Returns its length. */
+int replica_epoch_words(const struct replica *replica, char *words, size_t size);
 /* Gives up what the client is as a replica. */
 void replica_leave(struct client *client);
 void replicas_close(struct replication_part *part);
