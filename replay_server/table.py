@@ -130,8 +130,8 @@ class Column:
 class Window:
     """The steps of a column that an item shows: `length` steps, of which the last lies `offset` after the item's own.
 
-    With `max_length` instead it is ragged: each item shows the steps that it is made with, a slice of its episode, and a
-    batch has the window as a `Ragged`.
+    With `max_length` instead it is ragged: each item shows the steps that it is made with, a slice of its episode, and
+    a batch has the window as a `Ragged`.
 
     A window of a `length` stays within its episode. One that would go beyond the last step ends at the last step
     instead. Before the first step it repeats the first, as `gymnasium.wrappers.FrameStackObservation` does. In a batch

@@ -236,8 +236,8 @@ class VectorWriting(StepWriting):
             at: the step of offset 0: −1 is the newest, −2 the one before it, to −history; a number, or (n,).
             columns: the items' own columns, arrays (n, *column.shape); those not given are taken from step `at`. Of
                 ragged windows the slices that items show, of the newest episode's steps so far as of a list: one
-                `slice`, or a list of n, whatever `at` is. A window that is not given shows the newest `max_length` steps, or
-                `history` if that is less.
+                `slice`, or a list of n, whatever `at` is. A window that is not given shows the newest `max_length`
+                steps, or `history` if that is less.
             mask: bool (n,), the environments that make one; the rows of others are not looked at. None: all.
 
         Raises:
