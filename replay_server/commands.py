@@ -138,18 +138,18 @@ class Standing:
 
     Attributes:
         is_primary: whether it is a primary, and no replica.
-        epoch: when it was promoted, or the primary that it follows; 0 = never.
+        epoch: when it was promoted, or the primary that it follows; 0 = never. None: it does not tell, as a Redis.
         newest: the newest epoch that it has heard of. A primary of an older one refuses writes.
     """
 
     is_primary: bool
-    epoch: int
-    newest: int
+    epoch: int | None = None
+    newest: int = 0
 
     @property
     def takes_writes(self) -> bool:
         """Whether it is a primary whose place no other one has taken, as far as it knows."""
-        return self.is_primary and self.newest <= self.epoch
+        return self.is_primary and (self.epoch is None or self.newest <= self.epoch)
 
 
 def fence(newest: int) -> Command[Standing]:

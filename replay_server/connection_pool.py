@@ -28,6 +28,8 @@ _FIRST_DELAY_S = 0.02
 _LONGEST_DELAY_S = 0.5
 _LOOK_S = 1.0
 """How long a host may take to answer when all hosts are looked at, and how long what was seen is relied on."""
+_SILENT_S = 5.0
+"""How long one that does not answer is passed over then."""
 
 
 class ConnectionPool(Generic[C]):
@@ -46,6 +48,7 @@ class ConnectionPool(Generic[C]):
         """The host that was last found to be the primary; of one host alone nothing is asked."""
         self._epoch = 0  # the newest that any host has told
         self._look_at = 0.0  # when all hosts are to be looked at again
+        self._silent_until: dict[Address, float] = {}  # hosts that did not answer, which are not looked at until then
         self.closed = False
         self.lost = 0
         """Connections that broke, as far as was seen: under a call, or when an idle one was to be used."""
@@ -143,47 +146,52 @@ class ConnectionPool(Generic[C]):
         raise ConnectionLost(f"no primary answers: {'; '.join(refusals)}")
 
     def _ask(self, connection: C) -> Operation[Standing]:
-        """What the connection's host is, which is told of the newest epoch that any host has told."""
+        """What the connection's host is, which is told of the newest epoch that any primary has told."""
         try:
             standing = yield from connection.exchange(fence(self._epoch))
         except ServerError as error:
             if error.code not in ("ERR", "NOPERM"):  # it does not know the command, or this user may not send it
                 raise
-            is_primary = yield from connection.exchange(is_a_primary())
-            standing = Standing(is_primary, self._epoch, self._epoch)
-        # What a replica has heard of may be of others that it followed before.
-        self._epoch = max(self._epoch, standing.newest if standing.is_primary else standing.epoch)
+            return Standing((yield from connection.exchange(is_a_primary())))
+        if standing.is_primary:  # a replica may have come to follow a primary of other data
+            self._epoch = max(self._epoch, standing.newest)
         return standing
 
     def _look_around(self) -> Operation[None]:
         """Asks all hosts what they are. A primary whose place another one has taken is told so, and the newest one is
-        the first to be connected to. Hosts that do not answer soon are passed over."""
+        the first to be connected to. Hosts that do not answer soon are passed over, for a while."""
         primaries: list[tuple[Address, C, Standing]] = []
         try:
             for host in self.address.several:
+                if time.monotonic() < self._silent_until.get(host, 0.0):
+                    continue
+                self._silent_until[host] = time.monotonic() + _SILENT_S
                 with contextlib.suppress(ReplayError):  # why one does not answer is said when it is connected to
                     connection: C = yield self.glance, host
                     standing = yield from self._ask(connection)
+                    del self._silent_until[host]
                     if standing.is_primary:
                         primaries.append((host, connection, standing))
             for _, connection, standing in primaries:
-                if standing.epoch < self._epoch:
+                if standing.epoch is not None and standing.epoch < self._epoch:
                     with contextlib.suppress(ReplayError):
                         yield from self._ask(connection)
         finally:
             for _, connection, _ in primaries:
                 connection.close()
-        newest = max((standing.epoch for _, _, standing in primaries), default=0)
-        hosts = [host for host, _, standing in primaries if standing.epoch == newest]
+        newest = max((standing.epoch or 0 for _, _, standing in primaries), default=0)
+        hosts = [host for host, _, standing in primaries if standing.epoch in (None, newest)]
         if hosts and self.primary not in hosts:
             self.primary = hosts[0]
         self._look_at = time.monotonic() + _LOOK_S
 
     def leave_replica(self, connection: C) -> None:
         """The connection's host takes no writes, as a replica or an older primary: closes it, and the idle ones, which
-        are to the same."""
+        are to the same. Others are tried first, since not every host tells what it is."""
         connection.close()
         self._close_idle()
+        hosts = self.address.several
+        self.primary = hosts[(hosts.index(self.primary) + 1) % len(hosts)]
         self._look_at = 0.0
 
     def release(self, connection: C) -> None:

@@ -6,8 +6,7 @@ are made safe by a name of their own that the server remembers: a gradient's nam
 may have changed something and has no such name is never repeated: `ConnectionLost` reaches its caller at once.
 
 A server that has become a replica refuses what writes, and so does a primary whose place another one has taken. It has
-done nothing. Where the URL names several hosts, any
-call is then repeated at the primary, which is looked for as long.
+done nothing. Where the URL names several hosts, any call is then repeated at the primary, which is looked for as long.
 
 Connecting, before anything was sent, is tried again for every call (`ConnectionPool.connected`). Streams are lost with
 their connection; a writer opens new ones and sends what their items see again (`writer`).
@@ -24,6 +23,9 @@ from .driver import Operation
 from .errors import ConnectionLost, ServerError
 
 T = TypeVar("T")
+
+_AGAIN_S = 0.05
+"""Between two hosts that refuse."""
 
 
 def answered(pool: ConnectionPool[Any], command: Command[T], reconnect_timeout: float) -> Operation[T]:
@@ -57,7 +59,9 @@ def answered(pool: ConnectionPool[Any], command: Command[T], reconnect_timeout: 
             if error.code != "READONLY" or not pool.address.several:
                 raise
             pool.leave_replica(connection)
-            if not lost:
+            if lost:
+                yield pool.pause, _AGAIN_S
+            else:
                 deadline, lost = max(deadline, time.monotonic() + reconnect_timeout), True
             if time.monotonic() > deadline:
                 raise

@@ -127,8 +127,9 @@ int restore_adopt_store(struct server *server, struct store_content *content, st
 }
 
 void restore_adopt_epochs(struct server *server, const struct snapshot_content *content) {
-    server->epoch = content->epoch;
-    server->newest_epoch = content->newest_epoch > content->epoch ? content->newest_epoch : content->epoch;
+    server->epoch = content->epoch < INT64_MAX ? content->epoch : 0;
+    server->newest_epoch = content->newest_epoch < INT64_MAX ? content->newest_epoch : 0;
+    if (server->newest_epoch < server->epoch) server->newest_epoch = server->epoch;
 }
 
 int restore_replace_keys(struct server *server, struct store_content *content, struct error *error) {

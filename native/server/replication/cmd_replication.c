@@ -130,7 +130,7 @@ static bool is_epoch(const struct resp_argument *value, const char *name, uint64
     int64_t number;
     if (value->length <= length || memcmp(value->data, name, length) != 0) return false;
     const struct resp_argument digits = {.data = value->data + length, .length = value->length - length};
-    if (!argument_int64(&digits, &number) || number < 0) return false;
+    if (!argument_int64(&digits, &number) || number < 0 || number > EPOCH_MOST) return false;
     *epoch = (uint64_t)number;
     return true;
 }

@@ -80,7 +80,7 @@ static bool read_epoch(struct client *client, uint32_t index, uint64_t *epoch) {
     int64_t number = 0;
     if (client->argc > index && !integer_argument(client, index, &number)) return false;
     *epoch = (uint64_t)number;
-    if (number >= 0 && number <= EPOCH_MOST) return true;
+    if (number >= 0 && (number <= EPOCH_MOST || client->server->loading)) return true;
     reply_error(client, "ERR expected an epoch from 0 to %" PRId64 ", got %" PRId64, EPOCH_MOST, number);
     return false;
 }

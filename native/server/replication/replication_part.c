@@ -80,7 +80,10 @@ void replication_replied(struct client *client) {
 static void follow_as_configured(struct server *server) {
     char host[256];
     int port;
-    if (sscanf(server->config.replication.follows, "%255s %d", host, &port) == 2) link_follow(server, host, port);
+    if (sscanf(server->config.replication.follows, "%255s %d", host, &port) != 2) return;
+    link_follow(server, host, port);
+    /* Nobody has just said that this primary is the right one: it may be older than what is in the files. */
+    server->replication->link.was_named = false;
 }
 
 static bool create(struct server *server) {
