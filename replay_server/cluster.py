@@ -294,7 +294,7 @@ class Cluster(Members):
         number = number_of(topology, shard)
         with self._clients() as clients:
             forgotten = forget(clients, topology, number, timeout=timeout, lose_items=lose_items, dead=dead)
-        with self._lock:
+        with self._lock, contextlib.suppress(OSError):  # what cannot be written now is written later
             self._adopt()
         return forgotten
 

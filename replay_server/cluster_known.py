@@ -187,7 +187,10 @@ class KnownShards(Operations):
     def _takers(self) -> Operation[list[Shard]]:
         """The shards that are there to be added to."""
         present = yield from self._present()
-        return [shard for shard in present if not shard.leaving] or present
+        for shards in (present, self._shards):  # one that was away stays
+            if staying := [shard for shard in shards if not shard.leaving]:
+                return staying
+        return present
 
     def _notice(self) -> Operation[None]:
         """Asks a shard, another one each time, whether shards have come or gone. Nothing is connected for that, and

@@ -10,8 +10,10 @@ What holds:
   Rate limiters there hold samples back no more: nothing would let them go on.
 - The tables are looked at twice, with a pause: what was being stored when they were closed is there by then. The shard
   goes when they are empty, or when the caller gives up what they hold.
-- Until it has gone, a failure undoes: tables are opened again, and the shard stays. Slots that have moved stay moved.
-- If the one who does this dies, the topology says that the shard leaves. The same again goes on.
+- Until it has gone, a failure undoes: tables are opened again, and then the shard stays. Slots that have moved stay
+  moved.
+- If the one who does this dies, or its tables cannot be opened, the topology says that the shard leaves. The same again
+  goes on. What rate limiters were before is then what those of another shard are.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from redis.retry import Retry
 
 from .cluster_moves import move, patiently
 from .cluster_shards import newest, place_of, push, tables_of, topology_of
-from .cluster_tables import leaving_limiter
+from .cluster_tables import is_boundless, leaving_limiter
 from .codec import pack
 from .errors import ReplayError
 from .selectors import RateLimiter
@@ -138,17 +140,17 @@ def forget(
             f"shard {number} does not answer: start it again; or say that it is dead (--dead, dead=True), and what it "
             "holds is lost"
         )
-    tables = _Tables(there[number], number)
-    topology = _changed(there, topology, leave)
-    told(f"topology {topology.version}: clients add nothing to shard {number} any more")
+    leave(topology)  # a refusal changes nothing
+    tables = _Tables(there[number], number, there[targets[0]])
     try:
+        topology = _changed(there, topology, leave)
+        told(f"topology {topology.version}: clients add nothing to shard {number} any more")
         topology = _slots_moved(there, topology, number, targets, told)
         items = tables.left(timeout, lose_items)
         topology = _changed(there, topology, gone)
     except BaseException:
         with contextlib.suppress(redis.RedisError, ReplayError, ValueError):
-            _changed(there, topology, lambda now: now.leaves(number, leaving=False))
-            tables.open()
+            _undo(there, topology, number, tables)
         raise
     with contextlib.suppress(redis.RedisError):
         items = tables.sizes()
@@ -158,6 +160,21 @@ def forget(
             "in the last moment"
         )
     return Forgotten(topology, items)
+
+
+def leaving_reason(number: int) -> str:
+    """Why a table of a shard that leaves is closed."""
+    return f"shard {number} leaves the cluster"
+
+
+def _undo(clients: Mapping[int, redis.Redis], topology: Topology, number: int, tables: _Tables) -> None:
+    """The shard stays, unless it has gone by now: clients add there again when its tables are open."""
+    for each in sorted(clients):
+        with contextlib.suppress(redis.RedisError, ValueError):
+            topology = newest([topology, topology_of(clients[each])])
+    if number not in topology.gone:
+        tables.open()
+        _changed(clients, topology, lambda now: now.leaves(number, leaving=False))
 
 
 def _answers(client: redis.Redis) -> bool:
@@ -226,9 +243,9 @@ def _counted(sizes: Mapping[str, int]) -> str:
 class _Tables:
     """The tables of a shard that leaves."""
 
-    def __init__(self, client: redis.Redis, number: int) -> None:
-        self._client, self._number = client, number
-        self._reason = f"shard {number} leaves the cluster"
+    def __init__(self, client: redis.Redis, number: int, beside: redis.Redis) -> None:
+        self._client, self._number, self._beside = client, number, beside
+        self._reason = leaving_reason(number)
         self._limiters: dict[str, RateLimiter] = {}
         """Of those that were closed, as they were before."""
 
@@ -259,9 +276,9 @@ class _Tables:
         """Closes those that are open; whether there were any."""
         names = [name for name, about in tables_of(self._client).items() if not about[b"closed"]]
         for name in names:
-            spec: Any = self._client.execute_command("REPLAY.SPEC", name)
-            fields = {key: value for key, value in msgpack.unpackb(spec).items() if key != "incarnation"}
-            limiter = self._limiters.setdefault(name, Table.from_spec(fields, name).rate_limiter)
+            limiter = _limiter_of(self._client, name)
+            if not is_boundless(limiter):  # as one who was killed amid this has left it
+                self._limiters.setdefault(name, limiter)
             self._configure(name, leaving_limiter(limiter))
             self._client.execute_command("REPLAY.CLOSETABLE", name, self._reason)
         return bool(names)
@@ -273,6 +290,11 @@ class _Tables:
         """Opens again those that were closed for this."""
         for name, about in tables_of(self._client).items():
             if about[b"closed"] and about[b"closed_reason"].decode() == self._reason:
-                if name in self._limiters:
-                    self._configure(name, self._limiters[name])
+                self._configure(name, self._limiters.get(name) or _limiter_of(self._beside, name))
                 self._client.execute_command("REPLAY.OPENTABLE", name)
+
+
+def _limiter_of(client: redis.Redis, name: str) -> RateLimiter:
+    """The rate limiter of a shard's part of a table."""
+    spec: Any = client.execute_command("REPLAY.SPEC", name)
+    return Table.from_spec(msgpack.unpackb(spec), name).rate_limiter

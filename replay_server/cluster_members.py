@@ -18,6 +18,7 @@ import redis
 
 from .client import Client
 from .cluster_address import even_slots
+from .cluster_leave import leaving_reason
 from .cluster_shards import Shards, newest, place_of, push, topology_of
 from .cluster_tables import part_like
 from .errors import ConnectionLost, ServerError
@@ -60,6 +61,8 @@ class Members:
     _parts: list[tuple[Table, int, str | None]]
     """Of a cluster that was joined: each table as a shard has it, that shard's number, and why it is closed."""
     _turns: itertools.count[int]
+    _unwritten = False
+    """Whether the topology in the folder is older than `_topology`."""
     _shares: int
     """Over how many shards tables were shared out; some may have been taken out since."""
     _shard_of: str | None
@@ -83,6 +86,8 @@ class Members:
                     self._url_of(beside), connect_timeout=_PATIENCE_S, socket_timeout=_PATIENCE_S, reconnect_timeout=0.0
                 ) as client:
                     infos = {name: client.info(name) for name in client.tables()}
+                    if any(info["closed_reason"] == leaving_reason(beside.number) for info in infos.values()):
+                        continue  # it began to leave meanwhile
                     self._parts = [
                         (client.table(name), beside.number, info["closed_reason"] if info["closed"] else None)
                         for name, info in infos.items()
@@ -303,11 +308,14 @@ class Members:
                         push(clients, joined)
                     theirs = joined
                 found = newest([found, theirs])
-        if found is not self._topology:
-            self._topology = found
-        self._push(number for number, version in told.items() if version < found.version)
-        if self._part_with(found.gone) or found is not before:
+        self._topology = found
+        self._unwritten |= found is not before
+        with contextlib.suppress(redis.ResponseError):  # one has a newer one by now: the next look finds it
+            self._push(number for number, version in told.items() if version < found.version)
+        self._unwritten |= self._part_with(found.gone)
+        if self._unwritten:  # also what could not be written the last time
             self._write_topology()
+            self._unwritten = False
 
     def _part_with(self, gone: frozenset[int]) -> bool:
         """Lets go of these shards that were taken out; whether there are any."""

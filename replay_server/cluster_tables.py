@@ -64,6 +64,11 @@ def leaving_limiter(limiter: RateLimiter) -> RateLimiter:
     return limiter
 
 
+def is_boundless(limiter: RateLimiter) -> bool:
+    """Whether it is one of `leaving_limiter` that holds back nothing, whatever the ratio."""
+    return isinstance(limiter, SampleToInsertRatio) and limiter.error_buffer >= _BOUNDLESS
+
+
 def whole_of(parts: Mapping[int, Table]) -> Table:
     """The table that parts by shard number are together."""
     number, first = next(iter(parts.items()))
