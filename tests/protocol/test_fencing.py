@@ -446,3 +446,74 @@ def test_what_replicas_of_redis_are_told_is_as_before(tmp_path: Path) -> None:
                 answers.append(line.split())
         assert [len(words) for words in answers] == [3, 5]
         assert answers[1][3:] == [b"EPOCH", str(epochs(second)[0]).encode()]
+
+
+# ---- who is not to be believed ----------------------------------------------------------------------------------------
+
+
+def has_its_file(member: Member) -> bool:
+    told = member.redis.info("persistence")
+    return (
+        not told["aof_rewrite_in_progress"]
+        and not told.get("aof_rewrite_scheduled")
+        and not told["aof_pending_rewrite"]
+    )
+
+
+def test_a_replica_keeps_newer_data_from_the_older_primary_that_its_configuration_names(tmp_path: Path) -> None:
+    with serve(tmp_path / "old", TABLE, **KEPT) as old:
+        configured = {**KEPT, "replicaof": f"127.0.0.1 {old.port}"}
+        with serve(tmp_path / "new", **configured) as new:
+            eventually(lambda: new.redis.info("replication")["master_link_status"] == "up", "the first copy")
+            eventually(lambda: has_its_file(new), "the first copy's file")
+            new.promote()
+            new.redis.set("k", "by the new one")
+            epoch = epochs(new)[0]
+            new.kill()
+            with serve(tmp_path / "new", **configured) as again:
+                eventually(lambda: epochs(old)[2] == 1, "the old one is told")
+                assert epochs(again)[0] == epoch
+                assert again.redis.get("k") == b"by the new one"
+
+
+def test_a_replica_that_follows_others_by_now_stops_no_primary_of_before(tmp_path: Path) -> None:
+    with (
+        serve(tmp_path / "a") as primary,
+        serve(tmp_path / "b") as replica,
+        serve(tmp_path / "c") as other,
+        serve(tmp_path / "d") as promoted,
+    ):
+        replica.follow(primary.port)
+        promoted.follow(other.port)
+        promoted.promote()
+        replica.follow(promoted.port)
+        with rs.Client(url_of(primary, replica)) as client:
+            client.command("SET", "k", "v")
+        assert epochs(primary) == (0, 0, 0)
+        assert primary.redis.get("k") == b"v"
+
+
+def test_a_user_who_may_not_ask_for_epochs_finds_the_primary_by_its_refusals(tmp_path: Path) -> None:
+    with serve(tmp_path / "old") as old, serve(tmp_path / "new") as new:
+        new.follow(old.port)
+        new.promote()
+        for member in (old, new):
+            member.redis.execute_command("ACL", "SETUSER", "actor", "on", ">x", "~*", "+hello", "+set", "+role")
+        old.redis.execute_command("FENCE", epochs(new)[0])
+        before = old.redis.info("stats")["total_connections_received"]
+        with rs.Client(url_of(old, new).replace("//", "//actor:x@"), reconnect_timeout=5) as client:
+            client.command("SET", "k", "v")
+        assert new.redis.get("k") == b"v"
+        assert old.redis.info("stats")["total_connections_received"] - before < 10
+
+
+def test_an_epoch_is_read_back_however_great_it_is(tmp_path: Path) -> None:
+    with serve(tmp_path / "a", **KEPT) as member:
+        member.redis.execute_command("FENCE", 2**62 - 1)
+        member.promote()
+        member.redis.set("k", "v")
+        told = epochs(member)
+        assert told == (2**62, 2**62, 0)
+        member.kill()
+    with serve(tmp_path / "a", **KEPT) as member:
+        assert epochs(member) == told

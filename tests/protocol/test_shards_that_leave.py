@@ -616,3 +616,77 @@ def test_the_command_takes_a_shard_out(tmp_path: Path) -> None:
         status = json.loads(asked("status", "--json").stdout)
         assert (status["gone"], status["leaving"], len(status["shards"])) == ([1], [], 1)
         assert "shards that were taken out: 1" in asked("status").stdout
+
+
+# ---- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def test_nobody_is_refused_while_a_leave_is_undone() -> None:
+    tables = [rs.Table(f"t{number}", 10**5, {"k": rs.Column("int64")}) for number in range(12)]
+    with rs.Cluster(tables, shards=2) as cluster, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(rs.Client(cluster.url)) for _ in range(6)]
+        adds = [lambda turn, client=client: client.add(f"t{turn % 12}", {"k": [turn] * 8}) for client in clients]
+        with repeated(*adds):
+            for _ in range(3):
+                time.sleep(0.5)
+                with pytest.raises(LeaveRefused, match="and stays"):
+                    cluster.forget(1, timeout=0.1)
+
+
+def test_rate_limiters_are_as_before_where_a_leave_was_killed_and_then_refused() -> None:
+    limiter = rs.SampleToInsertRatio(4.0, min_size_to_sample=10, error_buffer=1000.0)
+    with (
+        rs.Cluster([replace(TABLE, rate_limiter=limiter)], shards=2) as cluster,
+        rs.Client(cluster.url) as client,
+        rs.Client(cluster.servers[1].url) as shard,
+    ):
+        for key in range(40):
+            client.add("t", {"k": [key]})
+        before = shard.table("t").rate_limiter
+        command = [sys.executable, "-m", "replay_server", "cluster", "forget", "1", "--server", cluster.url]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as killed:
+            wait_for(lambda: shard.info("t")["closed"])
+            killed.kill()
+        assert shard.table("t").rate_limiter != before
+        with pytest.raises(LeaveRefused, match="and stays"):
+            cluster.forget(1, timeout=0.1)
+        assert shard.table("t").rate_limiter == before
+        assert not shard.info("t")["closed"]
+        assert cluster.topology.leaving == frozenset()
+
+
+def test_a_topology_that_could_not_be_written_is_written_later(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "cluster.partial"
+    with rs.Cluster([TABLE], shards=3, directory=str(tmp_path)) as cluster:
+        in_the_way.mkdir()  # stands for a full disk
+        cluster.forget(2, lose_items=True)
+        time.sleep(1)
+        in_the_way.rmdir()
+        wait_for(lambda: json.loads((tmp_path / "cluster.json").read_text())["own"] == [0, 1])
+    with rs.Cluster([TABLE], shards=2, directory=str(tmp_path)) as cluster:
+        assert (cluster.numbers, cluster.topology.gone) == ([0, 1], {2})
+
+
+def test_an_add_does_not_spin_while_the_shards_that_stay_are_away() -> None:
+    def refused() -> None:
+        with pytest.raises(LeaveRefused, match="and stays"):
+            cluster.forget(1, timeout=4)
+
+    with (
+        rs.Cluster([TABLE], shards=2) as cluster,
+        rs.Client(cluster.url, missing="leave_out", reconnect_timeout=0.2) as client,
+    ):
+        client.add("t", {"k": np.arange(100)})
+        leaving = threading.Thread(target=refused)
+        leaving.start()
+        with rs.Client(cluster.servers[1].url) as shard:
+            wait_for(lambda: shard.info("t")["closed"])
+            before = shard.redis.info("stats")["total_connections_received"]
+            os.kill(cluster.servers[0].pid, signal.SIGKILL)
+            deadline = time.monotonic() + 1
+            while time.monotonic() < deadline:
+                with contextlib.suppress(rs.ConnectionLost, rs.TableClosed):
+                    client.add("t", {"k": np.arange(100)}, timeout=1)
+                time.sleep(0.05)
+            assert shard.redis.info("stats")["total_connections_received"] - before < 60
+        leaving.join()
