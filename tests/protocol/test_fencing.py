@@ -448,7 +448,7 @@ def test_what_replicas_of_redis_are_told_is_as_before(tmp_path: Path) -> None:
         assert answers[1][3:] == [b"EPOCH", str(epochs(second)[0]).encode()]
 
 
-# ---- who is not to be believed ----------------------------------------------------------------------------------------
+# ---- who is not to be believed --------------------------------------------------------------------------------------
 
 
 def has_its_file(member: Member) -> bool:
