@@ -67,7 +67,7 @@ def counted(client: rs.Client) -> Callable[[], tuple[int, int]]:
     client.redis.ping()
 
     def count() -> tuple[int, int]:
-        threads = sum(each.name == "replay-sampler" for each in threading.enumerate())
+        threads = sum(each.name == "replay-sampler" and each.is_alive() for each in threading.enumerate())
         return threads, len(client.redis.client_list())
 
     return count
