@@ -233,16 +233,20 @@ class KnownShards(Operations):
             for shard in found:
                 shard._pool.close()
 
-    def _are_others(self, shards: Sequence[Shard] | None) -> Operation[bool]:
-        """Whether the shards are others than these, as they tell now: for a call that one of them refused or lost."""
+    def _asked_now(self) -> Operation[None]:
+        """Asks what the shards are now, for a call that one of them refused or lost."""
         if self._version and not self._is_closed:
             with contextlib.suppress(ConnectionLost):
                 yield from self._look_again()
+
+    def _are_others(self, shards: Sequence[Shard] | None) -> Operation[bool]:
+        """Whether the shards are others than these, as they tell now; not where these were not known yet."""
+        yield from self._asked_now()
         return shards is not None and self._shards is not shards
 
     def _has_left(self, shard: Shard) -> Operation[bool]:
         """Whether a shard leaves or has been taken out, as the shards tell now."""
-        yield from self._are_others(None)
+        yield from self._asked_now()
         return shard.leaving or shard not in self._shards
 
 

@@ -30,7 +30,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from .cluster_moves import move, patiently
-from .cluster_shards import newest, place_of, push, tables_of, topology_of
+from .cluster_shards import newest_of, place_of, push, tables_of
 from .cluster_tables import is_boundless, leaving_limiter
 from .codec import pack
 from .errors import ReplayError
@@ -125,10 +125,9 @@ def forget(
         return now.leaves(number)
 
     def gone(now: Topology) -> Topology:
-        moves = any(number in (each.source, each.target) for each in now.moves)
-        if not dead and (now.shard(number).slots or moves):
+        slots, moves = now.shard(number).slots, any(number in (each.source, each.target) for each in now.moves)
+        if not dead and (slots or moves):
             raise LeaveRefused(f"slots of keys came to shard {number} meanwhile, so it stays: give the command again")
-        now.shard(number)
         return now.without([number])
 
     if dead:
@@ -169,9 +168,7 @@ def leaving_reason(number: int) -> str:
 
 def _undo(clients: Mapping[int, redis.Redis], topology: Topology, number: int, tables: _Tables) -> None:
     """The shard stays, unless it has gone by now: clients add there again when its tables are open."""
-    for each in sorted(clients):
-        with contextlib.suppress(redis.RedisError, ValueError):
-            topology = newest([topology, topology_of(clients[each])])
+    topology = newest_of(clients.values(), topology)
     if number not in topology.gone:
         tables.open()
         _changed(clients, topology, lambda now: now.leaves(number, leaving=False))
@@ -207,9 +204,7 @@ def _changed(
             if not left:
                 raise LeaveRefused(f"the topology is changed by others all the time ({error}): try again") from error
             time.sleep(_LOOK_S)
-            for number in sorted(clients):
-                with contextlib.suppress(redis.RedisError, ValueError):
-                    topology = newest([topology, topology_of(clients[number])])
+            topology = newest_of(clients.values(), topology)
             decided = replace(topology, moves=()) == replace(after, moves=())
             after = replace(topology, version=topology.version + 1) if decided else change(topology)
     raise AssertionError("unreachable: the last attempt raises")

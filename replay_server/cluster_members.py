@@ -19,7 +19,7 @@ import redis
 from .client import Client
 from .cluster_address import even_slots
 from .cluster_leave import leaving_reason
-from .cluster_shards import Shards, newest, place_of, push, topology_of
+from .cluster_shards import Shards, newest, newest_of, place_of, push, topology_of
 from .cluster_tables import part_like
 from .errors import ConnectionLost, ServerError
 from .server import Server
@@ -205,10 +205,8 @@ class Members:
 
     def _newest(self, topology: Topology) -> Topology:
         """This one, or a newer one that the others have."""
-        for shard in self._others(topology):
-            with contextlib.suppress(redis.RedisError, ValueError), self._connection(shard.number, topology) as client:
-                topology = newest([topology, topology_of(client)])
-        return topology
+        with self._clients([shard.number for shard in self._others(topology)], topology) as clients:
+            return newest_of(clients.values(), topology)
 
     def _leave_out_gone(self) -> None:
         """Of the folder's shards, begins with those alone that are still of the cluster."""

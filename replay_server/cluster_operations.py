@@ -319,7 +319,7 @@ class ClusterOperations(KnownShards):
         given = []
         for (shard, which), result in zip(places, results, strict=True):
             if isinstance(result, ConnectionLost):
-                yield from self._are_others(None)
+                yield from self._asked_now()
             if not isinstance(result, ConnectionLost) or shard in self._shards:
                 given.append((which, result))
         return given

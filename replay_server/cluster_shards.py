@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -73,6 +74,14 @@ def topology_of(client: redis.Redis) -> Topology:
 def newest(topologies: Iterable[Topology]) -> Topology:
     """The one of the highest version."""
     return max(topologies, key=lambda each: each.version)
+
+
+def newest_of(clients: Iterable[redis.Redis], topology: Topology) -> Topology:
+    """This one, or a newer one that shards have; those that do not answer are passed over."""
+    for client in clients:
+        with contextlib.suppress(redis.RedisError, ValueError):
+            topology = newest([topology, topology_of(client)])
+    return topology
 
 
 def place_of(shard: ShardPlace) -> str:

@@ -57,9 +57,8 @@ def spans(
             raise SchemaError(
                 f"window {name!r} expects a slice, or one for each of {len(first)} environments, got {value!r}"
             )
-        ends = [_ends(name, value[environment]) for environment in chosen]
-        start = np.array([_place(begin, each, 0) for (begin, _), each in zip(ends, length, strict=True)], np.int64)
-        stop = np.array([_place(end, each, each) for (_, end), each in zip(ends, length, strict=True)], np.int64)
+        given = [slice(*_ends(name, value[environment])) for environment in chosen]
+        start, stop, _ = np.array([each.indices(n) for each, n in zip(given, length, strict=True)], np.int64).T
     else:
         begin, end = _ends(name, value)
         start, stop = _place(begin, length, 0), _place(end, length, length)

@@ -23,7 +23,8 @@ uint64_t ragged_most_taken(const struct table_config *config) {
     for (uint32_t i = 0; i < config->columns; i++) {
         const struct column *column = &config->column[i];
         uint64_t value = column->row_bytes * (uint64_t)column->max_length;
-        if (column_is_ragged(column)) bytes += value + value / RAGGED_UNIT_BYTES * sizeof(uint32_t) + RAGGED_MOST_WASTE;
+        if (column_is_ragged(column) && !column_is_ragged_window(column))
+            bytes += value + value / RAGGED_UNIT_BYTES * sizeof(uint32_t) + RAGGED_MOST_WASTE;
     }
     return bytes;
 }

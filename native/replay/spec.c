@@ -145,7 +145,7 @@ static int check_config(struct table_config *config, struct error *error) {
                          "compression: expected none in a table without windows, got %s; only steps are compressed",
                          codec_name(config->codec));
     }
-    uint64_t one_item = (uint64_t)(map.steps < map.span ? map.steps : map.span) * slot_row_bytes(config, SLOT_OF_STEP);
+    uint64_t one_item = (uint64_t)window_map_most_steps(&map) * slot_row_bytes(config, SLOT_OF_STEP);
     if (config->max_bytes && config->max_bytes < one_item) {
         return error_set(error, ERROR_BADSCHEMA,
                          "max_bytes: expected room for the steps that one item sees, %" PRIu64 " bytes, got %" PRIu64,

@@ -15,8 +15,7 @@ bool table_has_windows(const struct table *table) {
 uint64_t table_step_slots(const struct table_config *config, uint32_t slots) {
     struct window_map map;
     window_map_init(&map, config);
-    uint64_t of_an_item = map.ragged || map.steps < map.span ? map.steps : map.span;
-    return of_an_item * slots + TABLE_MAX_STREAM_STEPS + TABLE_MAX_BATCH;
+    return (uint64_t)window_map_most_steps(&map) * slots + TABLE_MAX_STREAM_STEPS + TABLE_MAX_BATCH;
 }
 
 /* ---- streams ------------------------------------------------------------------------------------------------------- */

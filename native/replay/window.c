@@ -42,11 +42,15 @@ int window_map_resolve(const struct window_map *map, struct slot_store *store, c
     for (uint32_t i = 0; i < map->groups; i++) {
         const struct window_group *group = &map->group[i];
         uint32_t *places = list + group->first;
-        struct table_span span = {0, 0};
-        if (group->ragged) memcpy(&span, spans->of[group->column] + (size_t)item * sizeof span, sizeof span);
-        if (group->ragged ? stream_span(stream, &span, group->length, places, error)
-                          : stream_window(stream, number, group->length, group->offset, places, error))
-            return -1;
+        int refused;
+        if (group->ragged) {
+            struct table_span span;
+            memcpy(&span, spans->of[group->column] + (size_t)item * sizeof span, sizeof span);
+            refused = stream_span(stream, &span, group->length, places, error);
+        } else {
+            refused = stream_window(stream, number, group->length, group->offset, places, error);
+        }
+        if (refused) return -1;
     }
     for (uint32_t i = 0; i < map->steps; i++) {
         if (list[i] >= SLOT_STEPS_MOST) continue;

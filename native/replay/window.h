@@ -33,6 +33,11 @@ struct window_map {
 
 void window_map_init(struct window_map *map, const struct table_config *config);
 
+/* The most steps that one item can show: fixed windows overlap, ragged ones may all lie apart. */
+static inline uint32_t window_map_most_steps(const struct window_map *map) {
+    return map->ragged || map->steps < map->span ? map->steps : map->span;
+}
+
 /* Writes the list of item `item` of several, at step `number`, and takes its references; on refusal it takes none. */
 int window_map_resolve(const struct window_map *map, struct slot_store *store, const struct stream *stream,
                        uint64_t number, const struct table_spans *spans, uint32_t item, uint32_t *list,

@@ -375,6 +375,16 @@ def test_windows_that_cannot_be_are_refused(make, message):
         make()
 
 
+def test_max_bytes_must_have_room_for_the_steps_of_an_item_and_for_no_more():
+    with pytest.raises(rs.SchemaError, match="room for the steps that one item sees"):
+        rs.Buffer(rs.Table("t", 10, SIGNATURE, max_bytes=(MOST + 7 + 1) * 260 - 1))
+    buffer = rs.Buffer(rs.Table("t", 10, SIGNATURE, max_bytes=(MOST + 7 + 1) * 260))
+    with buffer.writer(history=48) as writer:
+        writer.append({"frame": frame(1), "action": 1})
+        writer.create_item(columns={"key": 1})
+    assert buffer.info()["size"] == 1
+
+
 def test_a_writer_of_n_steps_has_no_slices_to_take():
     signature = {
         "obs": rs.Column("float32", (2,)),

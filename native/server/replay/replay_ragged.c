@@ -19,10 +19,14 @@ static bool is_bounced(const struct table_config *config, const struct column *s
 static size_t bounce_bytes(const struct replay_batch *batch, uint32_t column) {
     const struct table_config *config = table_config(batch->entry->table);
     const struct column *shape = &config->column[column];
-    uint64_t most = (uint64_t)shape->row_bytes * shape->max_length * batch->n;
-    if (client_releases_at_write(batch->client))
-        return (size_t)at_most(most, shape->row_bytes > REPLAY_BOUNCE_BYTES ? shape->row_bytes : REPLAY_BOUNCE_BYTES);
-    if (!is_bounced(config, shape)) return 0;
+    bool bounced = is_bounced(config, shape);
+    if (column_is_ragged_window(shape) && !bounced) return 0;
+    if (client_releases_at_write(batch->client)) {
+        uint64_t most = (uint64_t)shape->row_bytes * shape->max_length * batch->n;
+        bool one_is_more = bounced && shape->row_bytes > REPLAY_BOUNCE_BYTES;
+        return (size_t)at_most(most, one_is_more ? shape->row_bytes : REPLAY_BOUNCE_BYTES);
+    }
+    if (!bounced) return 0;
     return table_ragged_rows(batch->entry->table, column, batch->slots, batch->n) * shape->row_bytes;
 }
 
