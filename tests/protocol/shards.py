@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,22 @@ import replay_server as rs
 
 K = {"k": rs.Column("int64")}
 """A signature that tells items apart."""
+
+
+SHARD = np.uint64(56)
+"""Bits of an id below the number of its shard."""
+
+
+def shards_of(ids: np.ndarray) -> set[int]:
+    """The numbers of the shards that ids are of."""
+    return set((ids >> SHARD).tolist())
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it should have come true within a minute"
+        time.sleep(0.02)
 
 
 def keys(low: int, high: int) -> dict[str, np.ndarray]:

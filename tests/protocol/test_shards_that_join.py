@@ -12,27 +12,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from shards import SHARD, shards_of, wait_for
 
 import replay_server as rs
 
 TABLE = rs.Table("t", capacity=600, signature={"k": rs.Column("int64")}, rate_limiter=rs.MinSize(2), seed=7)
 PASSWORD = "a/secret"
-SHARD = np.uint64(56)
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it should have come true within a minute"
-        time.sleep(0.02)
-
-
-def shards_of(ids: np.ndarray) -> set[int]:
-    return set((ids >> SHARD).tolist())
 
 
 def test_clients_add_to_and_draw_from_a_shard_that_has_joined() -> None:

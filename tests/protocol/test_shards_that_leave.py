@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import redis
+from shards import SHARD, shards_of, wait_for
 
 import replay_server as rs
 from replay_server.cluster_leave import LeaveRefused
@@ -38,18 +39,6 @@ WINDOWS = rs.Table(
         "k": rs.Column("int64"),
     },
 )
-SHARD = np.uint64(56)
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it should have come true within a minute"
-        time.sleep(0.02)
-
-
-def shards_of(ids: np.ndarray) -> set[int]:
-    return set((ids >> SHARD).tolist())
 
 
 def count_on(ids: np.ndarray, number: int) -> int:
