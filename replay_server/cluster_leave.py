@@ -30,7 +30,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from .cluster_moves import move, patiently
-from .cluster_shards import newest_of, place_of, push, tables_of
+from .cluster_shards import PATIENCE_S, newest_of, place_of, push, tables_of
 from .cluster_tables import is_boundless, leaving_limiter
 from .codec import pack
 from .errors import ReplayError
@@ -43,8 +43,6 @@ NOTICED_S = 1.5
 _LOOK_S = 0.1
 _ATTEMPTS = 20
 """To change a topology that others change at the same time."""
-_PATIENCE_S = 2.0
-"""With a shard that may be dead."""
 
 
 class LeaveRefused(ReplayError):
@@ -175,7 +173,7 @@ def _undo(clients: Mapping[int, redis.Redis], topology: Topology, number: int, t
 
 
 def _answers(client: redis.Redis) -> bool:
-    patience = {"socket_timeout": _PATIENCE_S, "socket_connect_timeout": _PATIENCE_S, "retry": Retry(NoBackoff(), 0)}
+    patience = {"socket_timeout": PATIENCE_S, "socket_connect_timeout": PATIENCE_S, "retry": Retry(NoBackoff(), 0)}
     connection = redis.Connection(**{**client.get_connection_kwargs(), **patience})
     try:
         connection.connect()

@@ -19,7 +19,7 @@ import redis
 from .client import Client
 from .cluster_address import even_slots
 from .cluster_leave import leaving_reason
-from .cluster_shards import Shards, newest, newest_of, place_of, push, topology_of
+from .cluster_shards import PATIENCE_S, Shards, impatient, newest, newest_of, place_of, push, topology_of
 from .cluster_tables import part_like
 from .errors import ConnectionLost, ServerError
 from .server import Server
@@ -29,8 +29,6 @@ from .topology import ShardPlace, Topology, slot_ranges
 FILE = "cluster.json"
 """In the cluster's folder: the topology, and which of its shards are of the folder."""
 LOOK_S = 0.1
-_PATIENCE_S = 2.0
-"""With other hosts, where these shards can do without their answer."""
 _LINGER_S = 3.0
 """That a shard which was taken out still answers clients that have not noticed."""
 _ATTEMPTS = 20
@@ -40,7 +38,7 @@ _ATTEMPTS = 20
 def _is_open(topology: Topology) -> bool:
     """Whether one of the shards answers without a password."""
     for shard in topology.shards:
-        with redis.Redis(shard.host, shard.port, socket_timeout=_PATIENCE_S) as client:
+        with impatient(f"redis://{place_of(shard)}") as client:
             try:
                 return bool(client.ping())
             except redis.AuthenticationError:
@@ -83,7 +81,7 @@ class Members:
                 continue
             try:
                 with Client(
-                    self._url_of(beside), connect_timeout=_PATIENCE_S, socket_timeout=_PATIENCE_S, reconnect_timeout=0.0
+                    self._url_of(beside), connect_timeout=PATIENCE_S, socket_timeout=PATIENCE_S, reconnect_timeout=0.0
                 ) as client:
                     infos = {name: client.info(name) for name in client.tables()}
                     if any(info["closed_reason"] == leaving_reason(beside.number) for info in infos.values()):
@@ -287,7 +285,7 @@ class Members:
         told = dict[int, int]()
         for number, server in zip(self.numbers, self.servers, strict=True):
             if server.running:
-                with contextlib.suppress(redis.RedisError, ValueError), self._connection(number) as client:
+                with contextlib.suppress(redis.RedisError, ValueError), impatient(server.url) as client:
                     own = topology_of(client)
                     found, told[number] = newest([found, own]), own.version
         others = self._others(self._topology)
@@ -295,7 +293,7 @@ class Members:
             beside = others[next(self._turns) % len(others)]
             with (
                 contextlib.suppress(redis.RedisError, ValueError),
-                redis.Redis.from_url(self._url_of(beside), socket_timeout=_PATIENCE_S) as client,
+                impatient(self._url_of(beside)) as client,
             ):
                 theirs = topology_of(client)
                 numbers = {shard.number for shard in theirs.shards} | theirs.gone

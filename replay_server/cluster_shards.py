@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from .connection import PASSWORD_VARIABLE
 from .topology import ShardPlace, Topology
@@ -15,6 +17,10 @@ from .topology import ShardPlace, Topology
 SCHEME = "redis+cluster://"
 SILENT = (redis.ConnectionError, redis.TimeoutError)
 """Of a shard that does not answer. (A password that is refused is a ConnectionError, too.)"""
+PATIENCE_S = 2.0
+"""With a shard that may be dead, or stopped amid all, where others can answer in its place."""
+_PATIENCE_S = 30.0
+"""With shards that are needed."""
 
 
 class Shards:
@@ -35,15 +41,9 @@ class Shards:
         login, at, hosts = url.removeprefix(SCHEME).rpartition("@")
         self._login = f"{login}{at}"
         self._password = None if at else password or os.environ.get(PASSWORD_VARIABLE) or None
-        told, refused = [], None
-        for place in hosts.split(","):
-            with self._client(place) as client:
-                try:
-                    told.append(topology_of(client))
-                except redis.AuthenticationError as error:
-                    refused = error
-                except SILENT:
-                    continue
+        told, refused = self._told(hosts.split(","), PATIENCE_S)
+        if not told and not refused:
+            told, refused = self._told(hosts.split(","), _PATIENCE_S)
         if not told and refused:
             raise refused
         if not told:
@@ -51,9 +51,30 @@ class Shards:
         self.topology = newest(told)
         self.clients = {shard.number: self._client(place_of(shard)) for shard in self.topology.shards}
 
+    def _told(
+        self, places: Iterable[str], patience_s: float
+    ) -> tuple[list[Topology], redis.AuthenticationError | None]:
+        """The topologies of the shards that answer soon enough, and why one let nobody in."""
+        told, refused = list[Topology](), None
+        for place in places:
+            with impatient(self._url_of(place), patience_s, **self._options) as client:
+                try:
+                    told.append(topology_of(client))
+                except redis.AuthenticationError as error:
+                    refused = error
+                except SILENT:
+                    continue
+        return told, refused
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {"password": self._password} if self._password else {}
+
+    def _url_of(self, place: str) -> str:
+        return f"redis://{self._login}{place}"
+
     def _client(self, place: str) -> redis.Redis:
-        options: dict[str, Any] = {"password": self._password} if self._password else {}
-        return redis.Redis.from_url(f"redis://{self._login}{place}", socket_timeout=30.0, **options)
+        return redis.Redis.from_url(self._url_of(place), socket_timeout=_PATIENCE_S, **self._options)
 
     def close(self) -> None:
         for client in self.clients.values():
@@ -64,6 +85,14 @@ class Shards:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def impatient(url: str, patience_s: float = PATIENCE_S, **options: Any) -> redis.Redis:
+    """A client of one shard that asks once, and waits for an answer for no longer than `patience_s`."""
+    once = Retry(NoBackoff(), 0)
+    return redis.Redis.from_url(
+        url, socket_timeout=patience_s, socket_connect_timeout=patience_s, retry=once, **options
+    )
 
 
 def topology_of(client: redis.Redis) -> Topology:

@@ -488,6 +488,22 @@ def test_a_host_that_was_cut_off_and_forgotten_ends_when_it_is_back(tmp_path: Pa
         assert shards_of(client.add("t", {"k": np.arange(64)})) == {0}
 
 
+def test_a_shard_that_hangs_is_given_up_without_waiting_for_it_again_and_again(tmp_path: Path) -> None:
+    with rs.Cluster([TABLE], shards=3, directory=tmp_path) as cluster:
+        hangs = cluster.pids[1]
+        os.kill(hangs, signal.SIGSTOP)
+        began = time.monotonic()
+        try:
+            assert cluster.forget(1, dead=True).topology.gone == {1}
+            assert time.monotonic() - began < 25  # less than one patient question of half a minute
+            assert cluster.numbers == [0, 2]
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(hangs, signal.SIGCONT)
+        with rs.Client(cluster.url) as client:
+            wait_for(lambda: shards_of(client.add("t", {"k": np.arange(64)})) == {0, 2})
+
+
 def test_a_client_believes_the_newest_topology_of_all_shards_that_it_hears_of() -> None:
     """One that was cut off still has a topology in which it is a shard."""
     with contextlib.ExitStack() as stack:
