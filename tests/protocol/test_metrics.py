@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 import redis
+from links import eventually
 
 import replay_server as rs
 
@@ -143,6 +144,36 @@ def test_what_is_told_of_the_rest_is_what_the_server_holds(filled):
     assert value(filled, "replay_server_build_info", version=info["replay_server_version"]) == 1
     assert abs(value(filled, "process_start_time_seconds") - time.time()) < 3600
     assert value(filled, "process_cpu_seconds_total") > 0
+
+
+def test_who_follows_whom_and_how_far_behind_is_told():
+    """As INFO replication tells it; `fenced` is what an old primary becomes that a client has told of a newer one."""
+    settings: dict[str, Any] = {"metrics-port": 0}
+    with (
+        rs.Server(config=settings) as primary,
+        rs.Client(primary.url) as client,
+        rs.Server(config=settings) as replica,
+        rs.Client(replica.url) as beside,
+    ):
+        assert value(primary, "replay_server_is_replica") == value(primary, "replay_server_replicas") == 0
+        assert not families(primary)["replay_server_replica_lag_bytes"].samples
+        assert not families(primary)["replay_server_primary_link_up"].samples
+        beside.command("REPLICAOF", "127.0.0.1", urlsplit(primary.url).port)
+        eventually(lambda: value(replica, "replay_server_primary_link_up") == 1, "the link is up")
+        client.redis.set("k", "v")
+        assert client.redis.wait(1, 30_000) == 1
+        assert value(primary, "replay_server_replicas") == value(replica, "replay_server_is_replica") == 1
+        # The question for the acknowledgement is a change, too, and is acknowledged within a second.
+        eventually(lambda: value(primary, "replay_server_replica_lag_bytes") == 0, "the replica has everything")
+        assert 0 <= value(primary, "replay_server_replica_lag_seconds") < 60
+        offset = client.redis.info("replication")["master_repl_offset"]
+        assert 0 < value(primary, "replay_server_replication_offset_bytes") <= offset
+        assert value(primary, "replay_server_fenced") == 0
+        beside.command("REPLICAOF", "NO", "ONE")
+        with rs.Client(f"redis://{urlsplit(primary.url).netloc},{urlsplit(replica.url).netloc}") as both:
+            both.tables()
+        eventually(lambda: value(primary, "replay_server_fenced") == 1, "it has heard of the newer one")
+        assert value(replica, "replay_server_fenced") == value(replica, "replay_server_is_replica") == 0
 
 
 def test_why_somebody_would_have_to_wait_is_told():

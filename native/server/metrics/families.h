@@ -45,8 +45,8 @@ struct family {
 };
 
 /* One file of families per subject, each ended by a NULL name; and all of them in the order in which they are shown. */
-extern const struct family families_server[], families_tables[], families_stores[];
-extern const struct family *const families_all[3];
+extern const struct family families_server[], families_replication[], families_tables[], families_stores[];
+extern const struct family *const families_all[4];
 
 /* The item that follows sequence number `after` (0: the first one). False: there is none. `*is_there` false: it has
  * nothing to show. `item` holds the item of the call before; where its `what` is NULL a list is walked from its

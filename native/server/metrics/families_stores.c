@@ -125,4 +125,4 @@ const struct family families_stores[] = {
     {0},
 };
 
-const struct family *const families_all[3] = {families_server, families_tables, families_stores};
+const struct family *const families_all[4] = {families_server, families_replication, families_tables, families_stores};
