@@ -51,6 +51,9 @@ _ELSEWHERE = {
     "completion": ("replay_server.completion", "main"),
 }
 
+COMPUTING = frozenset(("apex", "actor", "learner", "evaluator", "evaluate", "train", "scheduler"))
+"""Subcommands that compute with torch, beside each other where cores are few."""
+
 
 def _usage() -> str:
     lines = [f"  {name:<11}{text}" for name, text in SUBCOMMANDS.items()]
@@ -108,6 +111,10 @@ def subcommand(name: str) -> Callable[[list[str]], int | None]:
 
 
 def _dispatch(name: str, rest: list[str]) -> int:
+    if name in COMPUTING:
+        # Torch's threads sleep while they wait for each other. By default they spin, and where another process has one
+        # of the cores they hold the other one until that thread gets its turn: hundreds of times an update.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         # Called in here: a subcommand imports large libraries only after it has read its arguments.
         status = subcommand(name)(rest)

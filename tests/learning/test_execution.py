@@ -5,6 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
+import re
+import subprocess
+import sys
 import threading
 from functools import partial
 
@@ -264,3 +268,32 @@ def test_the_choice_is_told_and_kept_and_measured_again_when_resumed(tmp_path, c
         assert directory.measured() == {
             "precision": "float32", "threads": 1, "ahead": False, "graph": False, "measured_rows": 0, "update_ms": {},
         }  # fmt: skip
+
+
+LEARNER_THAT_LOADS_TORCH = """
+import importlib, sys
+from replay_server import cli
+cli.subcommand = lambda name: lambda arguments: importlib.import_module("torch") and 0
+sys.exit(cli.main([sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize(("command", "asked", "spins"), [
+    ("learner", None, False), ("apex", None, False), ("train", "ACTIVE", True), ("bench", None, True),
+])  # fmt: skip
+def test_threads_of_torch_sleep_while_they_wait_unless_told_otherwise(
+    command: str, asked: str | None, spins: bool
+) -> None:
+    """What GNU's OpenMP itself says when torch loads it: how often a thread looks before it sleeps."""
+    given = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", LEARNER_THAT_LOADS_TORCH, command],
+        env={**given, "OMP_DISPLAY_ENV": "VERBOSE", **({"OMP_WAIT_POLICY": asked} if asked else {})},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    told = re.search(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)
+    if told is None:
+        pytest.skip("this torch computes with another OpenMP than GNU's")
+    assert (int(told[1]) > 0) == spins
