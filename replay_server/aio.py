@@ -67,7 +67,7 @@ class Client(Operations, Awaited):
 
     @property
     def redis(self) -> redis.asyncio.Redis:
-        """A redis-py asyncio client of the same server; of several hosts, see `replay_server.Client.redis`."""
+        """A redis-py asyncio client of the same server; of several hosts, of the one last found to be the primary."""
         if self._redis is None or self._redis_of is not self._pool.primary:
             import redis.asyncio
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -97,8 +98,16 @@ class Client(Operations, Blocking):
     def redis(self) -> redis.Redis:
         """A redis-py client of the same server with the same timeouts, for all but REPLAY.*, WEIGHTS.* and GRAD.*.
 
-        Where the URL names several hosts, it is of the one that this client last found to be the primary.
+        Where the URL names several hosts, it is of the one that is the primary now. Keep no reference to it then: it
+        does not follow a failover, and writes of a host that is a replica by now are refused
+        (redis.exceptions.ReadOnlyError).
+
+        Raises:
+            ConnectionLost: no host of several is a primary.
         """
+        if self._pool.address.several:
+            deadline = time.monotonic() + self._options.reconnect_timeout
+            self._pool.release(run(self._pool.connected(deadline)))
         if self._redis is None or self._redis_of is not self._pool.primary:
             import redis
 

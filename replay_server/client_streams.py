@@ -11,7 +11,7 @@ import numpy as np
 from . import commands
 from .commands import Command, ServedTable
 from .driver import Operation, at_once
-from .errors import ConnectionLost, ReplayError, SchemaError, ServerError, TableNotFound
+from .errors import ConnectionLost, NotPrimary, ReplayError, SchemaError, ServerError, TableNotFound
 from .exchanges import Exchanges
 from .step_codec import encoder_for
 
@@ -54,8 +54,8 @@ class ClientStreams:
 
     @at_once
     def leaves(self, refused: bool = False) -> bool:
-        """See `StepSink`."""
-        return False
+        """See `StepSink`. Of several hosts another one may be the primary by now."""
+        return refused and self._connection is None and bool(self._client._pool.address.several)
 
     def close(self) -> None:
         """See `StepSink`. The connection is not used for anything else, since its streams end with it."""
@@ -101,8 +101,10 @@ class ClientStreams:
                 raise ConnectionLost(
                     f"{command.what}: the table was created again, and its streams are gone"
                 ) from error
-            if isinstance(error, ServerError) and error.code == "READONLY":
-                self.close()  # a replica now: the next sending looks for the primary
+            if isinstance(error, NotPrimary):
+                self.close()
+                self._client._pool.leave_replica(connection)
+                raise
             if connection.usable or isinstance(error, ConnectionLost):
                 raise
             raise ConnectionLost(

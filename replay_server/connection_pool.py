@@ -190,7 +190,8 @@ class ConnectionPool(Generic[C]):
         are to the same. Others are tried first, since not every host tells what it is."""
         connection.close()
         self._close_idle()
-        hosts = self.address.several
+        if not (hosts := self.address.several):
+            return
         self.primary = hosts[(hosts.index(self.primary) + 1) % len(hosts)]
         self._look_at = 0.0
 

@@ -65,6 +65,13 @@ class ServerError(ReplayError, RuntimeError):
         self.code = code
 
 
+class NotPrimary(ServerError):
+    """The server is a replica, became one under a call that waited, or is a primary whose place another one has taken.
+
+    It has done nothing. A client whose URL names several hosts looks for the primary itself, for `reconnect_timeout`.
+    """
+
+
 class StaleVersion(ServerError):
     """Weights of that version, or a newer one, are already published."""
 
@@ -97,6 +104,8 @@ def error_from_reply(text: str) -> ReplayError:
         return StaleVersion(sentence, code)
     if code == "NOGRADIENT":
         return GradientNotWaiting(sentence, code)
+    if code == "READONLY" or (code == "UNBLOCKED" and "instance state changed" in sentence):
+        return NotPrimary(text, code)
     kind = _BY_CODE.get(code)
     if kind is not None:
         return kind(sentence or text)

@@ -5,8 +5,9 @@ where doing it twice does no harm: `Command.repeatable`, which each function of 
 are made safe by a name of their own that the server remembers: a gradient's name, the version of weights. A call that
 may have changed something and has no such name is never repeated: `ConnectionLost` reaches its caller at once.
 
-A server that has become a replica refuses what writes, and so does a primary whose place another one has taken. It has
-done nothing. Where the URL names several hosts, any call is then repeated at the primary, which is looked for as long.
+A server that has become a replica refuses what writes and ends calls that wait; a primary whose place another one has
+taken refuses, too. It has done nothing. Where the URL names several hosts, any call is then repeated at the primary,
+which is looked for as long.
 
 Connecting, before anything was sent, is tried again for every call (`ConnectionPool.connected`). Streams are lost with
 their connection; a writer opens new ones and sends what their items see again (`writer`).
@@ -20,7 +21,7 @@ from typing import Any, TypeVar
 from .commands import Command
 from .connection_pool import ConnectionPool
 from .driver import Operation
-from .errors import ConnectionLost, ServerError
+from .errors import ConnectionLost, NotPrimary
 
 T = TypeVar("T")
 
@@ -55,8 +56,8 @@ def answered(pool: ConnectionPool[Any], command: Command[T], reconnect_timeout: 
             lost = True
             if time.monotonic() > deadline:
                 raise
-        except ServerError as error:
-            if error.code != "READONLY" or not pool.address.several:
+        except NotPrimary:
+            if not pool.address.several:
                 raise
             pool.leave_replica(connection)
             if lost:

@@ -151,15 +151,16 @@ class Operations(Written):
         return (yield from self._look_up(name)) if served is None else served
 
     def _of_current(self, name: str, attempt: Callable[[ServedTable], Operation[T]]) -> Operation[T]:
-        """Does what follows from a table's spec: again, once, where the table was made anew since that was read. The
-        refusal changed nothing."""
+        """Does what follows from a table's spec: again, where the table was made anew since that was read, or another
+        host has it now. The refusal changed nothing."""
         served = yield from self._known(name)
-        try:
-            return (yield from attempt(served))
-        except SchemaError:
-            if (current := (yield from self._look_up(name))).incarnation == served.incarnation:
-                raise
-        return (yield from attempt(current))
+        while True:
+            try:
+                return (yield from attempt(served))
+            except SchemaError:
+                before, served = served, (yield from self._look_up(name))
+                if served.incarnation == before.incarnation:
+                    raise
 
     # ---- of one command, documented where that is made ---------------------------------------------------------------
 

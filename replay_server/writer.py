@@ -16,7 +16,7 @@ import numpy as np
 
 from .checks import as_array, check_column, check_priorities, check_timeout
 from .driver import Operation, operation
-from .errors import ConnectionLost, LimitExceeded, ReplayError, SchemaError, TableClosed, TableNotFound
+from .errors import ConnectionLost, LimitExceeded, NotPrimary, ReplayError, SchemaError, TableClosed, TableNotFound
 from .spans import spans, take_slices
 from .step_sink import BlockingWriter, StepSink, StepWriting
 from .table import MAX_HISTORY, Column, Table
@@ -336,7 +336,7 @@ class VectorWriting(StepWriting):
             except (ConnectionLost, TableNotFound):
                 raise
             except ReplayError as refusal:  # which changes nothing
-                if isinstance(refusal, TableClosed) and (yield from self._sink.leaves(refused=True)):
+                if isinstance(refusal, (TableClosed, NotPrimary)) and (yield from self._sink.leaves(refused=True)):
                     stood = False
                     continue
                 self._stands = True

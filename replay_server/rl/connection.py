@@ -16,12 +16,14 @@ Result = TypeVar("Result")
 LOST = (
     ConnectionError,
     rs.TableNotFound,
+    rs.NotPrimary,
     redis.exceptions.ConnectionError,
     redis.exceptions.TimeoutError,
+    redis.exceptions.ReadOnlyError,
     redis.exceptions.ClusterDownError,
     redis.exceptions.RedisClusterException,
 )
-"""What says that the server is away, or came back without what was on it."""
+"""What says that the server is away, came back without what was on it, or has become a replica."""
 
 
 class PersistentClient:

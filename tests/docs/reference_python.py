@@ -28,7 +28,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Errors": (
         "ReplayError", "ConnectionLost", "Timeout", "TableNotFound", "TableClosed", "SchemaError", "PriorityError",
-        "LimitExceeded", "ServerError", "StaleVersion", "GradientNotWaiting",
+        "LimitExceeded", "ServerError", "NotPrimary", "StaleVersion", "GradientNotWaiting",
     ),
 }  # fmt: skip
 """Title → names, as one writes them behind `rs.`; writers are made by clients and buffers."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import redis
 from links import eventually
-from replica_tables import TABLE, assert_same, pair, serve, settle
+from replica_tables import TABLE, Member, assert_same, pair, serve, settle
 from test_table_log import COLUMNS, batch, live_items, told, use
 
 import replay_server as rs
@@ -68,6 +68,12 @@ def test_what_wait_has_acknowledged_survives_the_primary(tmp_path: Path, batches
         assert fetched[0] >= told_of.version
 
 
+def change_places(primary: Member, replica: Member) -> None:
+    primary.redis.execute_command("FAILOVER", "TO", "127.0.0.1", replica.port)
+    eventually(lambda: primary.redis.info("replication")["role"] == "slave", "the change of places")
+    eventually(lambda: primary.redis.info("replication")["master_link_status"] == "up", "the link")
+
+
 def test_failover_leaves_the_tables_with_both(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     with pair(tmp_path, TABLE) as (primary, replica, _):
@@ -75,9 +81,7 @@ def test_failover_leaves_the_tables_with_both(tmp_path: Path) -> None:
         replica.follow(primary.port)
         ids += use(primary.client, TABLE, 10, rng)
         before, items = told(primary.client), live_items(primary.client, ids)
-        primary.redis.execute_command("FAILOVER", "TO", "127.0.0.1", replica.port)
-        eventually(lambda: primary.redis.info("replication")["role"] == "slave", "the change of places")
-        eventually(lambda: primary.redis.info("replication")["master_link_status"] == "up", "the link")
+        change_places(primary, replica)
         assert told(replica.client) == before
         assert live_items(replica.client, ids) == items
         new = use(replica.client, TABLE, 10, rng)
@@ -118,6 +122,61 @@ def test_a_client_of_both_goes_on_with_the_new_primary(tmp_path: Path) -> None:
             assert set(client.sample("t", 20).ids.tolist()) <= set(ids.tolist())
             client.add("t", batch(range(3)))
             assert client.info("t")["size"] == 12
+
+
+@pytest.mark.parametrize("places", [(0, 1), (1, 0)], ids=["primary first", "replica first"])
+def test_the_redis_of_a_client_of_both_is_of_the_primary(tmp_path: Path, places: tuple[int, int]) -> None:
+    """Also of one that has done nothing else yet, and after a change of places."""
+    with pair(tmp_path) as (primary, replica, _):
+        replica.follow(primary.port)
+        ports = (primary.port, replica.port)
+        hosts = ",".join(f"127.0.0.1:{ports[place]}" for place in places)
+        with rs.Client(f"redis://{hosts}", reconnect_timeout=30.0) as client:
+            assert client.redis.set("k", 1)
+            change_places(primary, replica)
+            with pytest.raises(redis.ReadOnlyError):
+                primary.redis.incr("k")
+            client.publish_weights("w", {"w": np.ones(1)})
+            assert client.redis.incr("k") == 2
+            replica.kill()
+            with (
+                pytest.raises(rs.ConnectionLost, match="no primary answers"),
+                rs.Client(f"redis://{hosts}", reconnect_timeout=0.0) as late,
+            ):
+                late.redis.get("k")
+
+
+def test_a_writer_and_a_waiting_sample_go_on_where_the_primary_is_now(tmp_path: Path) -> None:
+    """Nothing that was refused is lost or made twice, and the sample returns what comes later."""
+    signature = {"frame": rs.Column("int64", step_only=True), "obs": rs.Window("frame", length=2)}
+    table = rs.Table("steps", 1000, signature)
+    queue = rs.Table("queue", 100, {"k": rs.Column("int64")}, sampler=rs.Fifo(), max_times_sampled=1)
+    with pair(tmp_path, table, queue) as (primary, replica, _):
+        replica.follow(primary.port)
+        both = f"redis://127.0.0.1:{primary.port},127.0.0.1:{replica.port}"
+        taken: list[int] = []
+
+        def take() -> None:
+            with rs.Client(both, reconnect_timeout=30.0) as client:
+                taken.extend(client.sample("queue", 1, timeout=60).data["k"].tolist())
+
+        with rs.Client(both, reconnect_timeout=30.0) as client, client.writer("steps", flush_steps=3) as writer:
+            waits = threading.Thread(target=take)
+            waits.start()
+            eventually(lambda: primary.client.info("queue")["waiting_sample"] == 1, "the sample waits")
+            for step in range(60):
+                writer.append({"frame": step})
+                writer.create_item()
+                if step in (20, 40):
+                    change_places(*((primary, replica) if step == 20 else (replica, primary)))
+            ids = writer.flush()
+            assert len(ids) == 60
+            client.add("queue", {"k": [7]})
+            waits.join()
+            assert taken == [7]
+            assert client.info("steps")["added"] == 60
+            shown = client.get("steps", ids).data["obs"]
+            assert shown.tolist() == [[max(0, step - 1), step] for step in range(60)]
 
 
 # ---- and the append-only file -----------------------------------------------------------------------------------
