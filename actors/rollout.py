@@ -18,7 +18,7 @@ from replay_server.actors.envs import EpisodeScores, make_environments
 from replay_server.actors.transitions import TransitionWriter, n_step_options
 from replay_server.n_step_writer import VectorNStepWriter
 from replay_server.rl.acting import make_acting
-from replay_server.rl.connection import PersistentClient
+from replay_server.rl.connection import PersistentClient, part_timeouts
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.exploration import actor_epsilons
 from replay_server.rl.networks import make_acting_network
@@ -141,7 +141,7 @@ class _Actor:
         self.generator = np.random.default_rng(exploration_seed)
         self.environments = make_environments(settings, settings.envs_per_actor, environments_seed)
         # The writer's client is never replaced: after a loss it connects anew, and sends again what later items see.
-        self.writing = rs.Client(server_url, connect_timeout=2.0, reconnect_timeout=0.5)
+        self.writing = rs.Client(server_url, reconnect_timeout=0.5, **part_timeouts(server_url))
         self.writer = self.client.call(lambda _: self._make_writer())
         self.transitions = TransitionWriter(self.writer, settings, self.spec, self._patiently)
 

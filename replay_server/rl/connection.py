@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import redis.exceptions
 
 import replay_server as rs
+from replay_server.cluster_address import is_cluster_url
 
 Result = TypeVar("Result")
 
@@ -24,6 +25,16 @@ LOST = (
     redis.exceptions.RedisClusterException,
 )
 """What says that the server is away, came back without what was on it, or has become a replica."""
+
+
+SILENT_S = 10.0
+"""How long a server may be silent under a call where the URL names another one, which may be the primary by now."""
+
+
+def part_timeouts(server_url: str) -> dict[str, Any]:
+    """The timeouts of a part's client."""
+    of_several = "," in server_url and not is_cluster_url(server_url)
+    return {"connect_timeout": 2.0, **({"socket_timeout": SILENT_S} if of_several else {})}
 
 
 class PersistentClient:
@@ -87,7 +98,7 @@ class PersistentClient:
         if self._client is not None and self._client.lost_connections:
             self.close()
         if self._client is None:
-            client = rs.Client(self._server_url, connect_timeout=2.0, **self._options)
+            client = rs.Client(self._server_url, **part_timeouts(self._server_url), **self._options)
             try:
                 self._on_connect(client)
             except BaseException:
