@@ -29,8 +29,13 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0, text/plain; q=0.5"
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENT = REPOSITORY / "docs" / "metrics.md"
 DASHBOARD = REPOSITORY / "deploy" / "grafana" / "replay-server.json"
-# Families without a sample on a server without DPDK.
-LABELS_UNSEEN = {"replay_server_transport_statistic": "transport, name"}
+# Families without a sample on a server without DPDK, primary and replicas.
+LABELS_UNSEEN = {
+    "replay_server_transport_statistic": "transport, name",
+    "replay_server_primary_link_up": "",
+    "replay_server_replica_lag_bytes": "",
+    "replay_server_replica_lag_seconds": "",
+}
 
 
 def scrape(server: rs.Server, accept: str = "") -> str:
