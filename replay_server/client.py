@@ -98,20 +98,20 @@ class Client(Operations, Blocking):
     def redis(self) -> redis.Redis:
         """A redis-py client of the same server with the same timeouts, for all but REPLAY.*, WEIGHTS.* and GRAD.*.
 
-        Where the URL names several hosts, it is of the one that is the primary now. Keep no reference to it then: it
-        does not follow a failover, and writes of a host that is a replica by now are refused
+        Where the URL names several hosts, it is of the one that is the primary now, which is asked each time. Keep no
+        reference to it then: it does not follow a failover, and writes of a host that is a replica by now are refused
         (redis.exceptions.ReadOnlyError).
 
         Raises:
             ConnectionLost: no host of several is a primary.
         """
+        primary = self._pool.primary
         if self._pool.address.several:
-            deadline = time.monotonic() + self._options.reconnect_timeout
-            self._pool.release(run(self._pool.connected(deadline)))
-        if self._redis is None or self._redis_of is not self._pool.primary:
+            primary = run(self._pool.found_primary(time.monotonic() + self._options.reconnect_timeout))
+        if self._redis is None or self._redis_of is not primary:
             import redis
 
-            self._redis_of = self._pool.primary
+            self._redis_of = primary
             self._redis = redis.Redis.from_url(self._redis_of.url, **self._redis_options())
         return self._redis
 

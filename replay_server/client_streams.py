@@ -10,9 +10,10 @@ import numpy as np
 
 from . import commands
 from .commands import Command, ServedTable
-from .driver import Operation, at_once
+from .driver import Operation
 from .errors import ConnectionLost, NotPrimary, ReplayError, SchemaError, ServerError, TableNotFound
 from .exchanges import Exchanges
+from .lost_calls import AGAIN_S
 from .step_codec import encoder_for
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class ClientStreams:
         self._process = os.getpid()
         self._history = 1
         self._encoder = encoder_for(served.table)
+        self._look_until: float | None = None  # for a primary, since one has refused
 
     def open(self, streams: int, history: int) -> Operation[None]:
         """See `StepSink`. Connecting is tried for the client's `reconnect_timeout`."""
@@ -52,10 +54,20 @@ class ClientStreams:
         self._served = served
         self._connection = yield from client._pool.connected(time.monotonic() + client._options.reconnect_timeout)
 
-    @at_once
-    def leaves(self, refused: bool = False) -> bool:
-        """See `StepSink`. Of several hosts another one may be the primary by now."""
-        return refused and self._connection is None and bool(self._client._pool.address.several)
+    def leaves(self, refused: bool = False) -> Operation[bool]:
+        """See `StepSink`. Of several hosts another one may be the primary by now, which is looked for as long as
+        connecting is tried."""
+        pool = self._client._pool
+        if not refused or self._connection is not None or not pool.address.several:
+            return False
+        if self._look_until is None:
+            self._look_until = time.monotonic() + self._client._options.reconnect_timeout
+            return True
+        if time.monotonic() > self._look_until:
+            self._look_until = None
+            return False
+        yield pool.pause, AGAIN_S
+        return True
 
     def close(self) -> None:
         """See `StepSink`. The connection is not used for anything else, since its streams end with it."""
@@ -91,16 +103,19 @@ class ClientStreams:
         if (connection := self._connection) is None:
             raise ConnectionLost(f"{command.what}: the connection of this writer is lost")
         try:
-            return (yield from connection.exchange(command))
+            answer = yield from connection.exchange(command)
+            self._look_until = None
+            return answer
         except TableNotFound as error:
             self.close()
             raise (yield from self._client._with_known_tables(error, self._served.table.name)) from None
         except ReplayError as error:
             if _may_be_of_another_table(error) and (yield from self._was_made_anew()):
                 self.close()
-                raise ConnectionLost(
-                    f"{command.what}: the table was created again, and its streams are gone"
-                ) from error
+                gone = f"{command.what}: the table was created again, and its streams are gone"
+                if self._client._pool.address.several:  # perhaps by a change of places and back
+                    raise NotPrimary(gone) from error
+                raise ConnectionLost(gone) from error
             if isinstance(error, NotPrimary):
                 self.close()
                 self._client._pool.leave_replica(connection)

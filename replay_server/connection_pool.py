@@ -110,6 +110,31 @@ class ConnectionPool(Generic[C]):
             connection.close()  # `close` may have looked before the connection was among those opened
         raise ConnectionLost(f"the client of {self.address} is closed")
 
+    def found_primary(self, deadline: float) -> Operation[Address]:
+        """The host that says now that it is the primary; of one host alone nothing is asked.
+
+        Raises:
+            ConnectionLost: none does until the deadline, or the pool is closed.
+        """
+        while self.address.several:
+            connection = yield from self.connected(deadline)
+            try:
+                standing = yield from self._ask(connection)
+            except BaseException as error:
+                connection.close()
+                if not isinstance(error, ConnectionLost) or time.monotonic() > deadline:
+                    raise
+                self.lost += 1
+                continue
+            if standing.takes_writes:
+                self.release(connection)
+                break
+            self.leave_replica(connection)
+            if time.monotonic() > deadline:
+                raise ConnectionLost(f"no primary answers: all of {self.address} are replicas, or older primaries")
+            yield self.pause, _FIRST_DELAY_S
+        return self.primary
+
     def idle(self, shared: bool = False) -> C | None:
         """A connection that is not used and still stands; None where that takes connecting."""
         self._leave_parent()

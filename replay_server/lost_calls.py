@@ -25,7 +25,7 @@ from .errors import ConnectionLost, NotPrimary
 
 T = TypeVar("T")
 
-_AGAIN_S = 0.05
+AGAIN_S = 0.05
 """Between two hosts that refuse."""
 
 
@@ -61,7 +61,7 @@ def answered(pool: ConnectionPool[Any], command: Command[T], reconnect_timeout: 
                 raise
             pool.leave_replica(connection)
             if lost:
-                yield pool.pause, _AGAIN_S
+                yield pool.pause, AGAIN_S
             else:
                 deadline, lost = max(deadline, time.monotonic() + reconnect_timeout), True
             if time.monotonic() > deadline:

@@ -93,7 +93,7 @@ class VectorWriting(StepWriting):
 
     Steps are sent when `flush_steps` calls of `append` have been gathered and another comes, and with `flush`. An item
     is sent with them once all steps that its windows show are there. A call that raises `Timeout` (the rate limiter
-    holds items back) has taken nothing: call it again. `ConnectionLost` means that the items on their way may or may
+    holds items back) or `NotPrimary` (the server is a replica by now) has taken nothing: call it again. `ConnectionLost` means that the items on their way may or may
     not have been stored; items that still wait, and later ones, are not affected: the writer sends their steps again.
 
     An interrupt, such as Ctrl-C or the cancellation of a task, may end any call. Items that were on their way then
@@ -339,7 +339,7 @@ class VectorWriting(StepWriting):
                 if isinstance(refusal, (TableClosed, NotPrimary)) and (yield from self._sink.leaves(refused=True)):
                     stood = False
                     continue
-                self._stands = True
+                self._stands = not isinstance(refusal, NotPrimary)
                 raise
             self._stands = True
         self._since_sent = 0

@@ -363,7 +363,10 @@ def _run(name: str, part: Callable[[_Stop], None]) -> int:
     except rs.TableClosed as error:
         print(f"{stop.name} ends: {error}", flush=True)
         return 0
-    except (rs.ConnectionLost, redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
+    except (
+        rs.ConnectionLost, rs.NotPrimary, redis.exceptions.ConnectionError, redis.exceptions.TimeoutError,
+        redis.exceptions.ReadOnlyError,
+    ) as error:  # fmt: skip
         if not stop.signal:
             print(f"replay server lost: {error}", file=sys.stderr, flush=True)
             return EXIT_SERVER_LOST

@@ -136,7 +136,6 @@ def test_the_redis_of_a_client_of_both_is_of_the_primary(tmp_path: Path, places:
             change_places(primary, replica)
             with pytest.raises(redis.ReadOnlyError):
                 primary.redis.incr("k")
-            client.publish_weights("w", {"w": np.ones(1)})
             assert client.redis.incr("k") == 2
             replica.kill()
             with (
@@ -177,6 +176,39 @@ def test_a_writer_and_a_waiting_sample_go_on_where_the_primary_is_now(tmp_path: 
             assert client.info("steps")["added"] == 60
             shown = client.get("steps", ids).data["obs"]
             assert shown.tolist() == [[max(0, step - 1), step] for step in range(60)]
+
+
+STEPS = {"frame": rs.Column("int64", step_only=True), "obs": rs.Window("frame", length=1)}
+
+
+def test_items_that_wait_outlive_two_changes_of_places(tmp_path: Path) -> None:
+    """The connection to the first primary is still there then, and its streams are not."""
+    with pair(tmp_path, rs.Table("steps", 100, STEPS)) as (primary, replica, _):
+        replica.follow(primary.port)
+        both = f"redis://127.0.0.1:{primary.port},127.0.0.1:{replica.port}"
+        with rs.Client(both, reconnect_timeout=30.0) as client, client.writer("steps") as writer:
+            writer.append({"frame": 1})
+            assert len(writer.flush()) == 0
+            change_places(primary, replica)
+            change_places(replica, primary)
+            writer.create_item()
+            ids = writer.flush()
+            assert client.get("steps", ids).data["obs"].tolist() == [[1]]
+
+
+def test_a_writer_of_one_host_keeps_its_items_until_that_is_the_primary_again(tmp_path: Path) -> None:
+    with pair(tmp_path, rs.Table("steps", 100, STEPS)) as (primary, replica, _):
+        replica.follow(primary.port)
+        with rs.Client(primary.server.url) as client, client.writer("steps") as writer:
+            writer.append({"frame": 1})
+            writer.create_item()
+            change_places(primary, replica)
+            for _ in range(3):
+                with pytest.raises(rs.NotPrimary):
+                    writer.flush()
+                assert writer.waiting == 1
+            change_places(replica, primary)
+            assert client.get("steps", writer.flush()).data["obs"].tolist() == [[1]]
 
 
 # ---- and the append-only file -----------------------------------------------------------------------------------

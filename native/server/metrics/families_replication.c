@@ -37,7 +37,8 @@ static double most_behind(const struct metric_item *item,
 }
 
 static double bytes_behind(const struct server *server, const struct replica *replica) {
-    return (double)(change_stream_end(&server->replication->stream) - replica->acknowledged);
+    uint64_t end = change_stream_end(&server->replication->stream); /* what a replica says may be more */
+    return end > replica->acknowledged ? (double)(end - replica->acknowledged) : 0;
 }
 
 static double seconds_behind(const struct server *server, const struct replica *replica) {
