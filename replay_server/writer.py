@@ -93,8 +93,9 @@ class VectorWriting(StepWriting):
 
     Steps are sent when `flush_steps` calls of `append` have been gathered and another comes, and with `flush`. An item
     is sent with them once all steps that its windows show are there. A call that raises `Timeout` (the rate limiter
-    holds items back) or `NotPrimary` (the server is a replica by now) has taken nothing: call it again. `ConnectionLost` means that the items on their way may or may
-    not have been stored; items that still wait, and later ones, are not affected: the writer sends their steps again.
+    holds items back) or `NotPrimary` (the server is a replica by now) has taken nothing: call it again.
+    `ConnectionLost` means that the items on their way may or may not have been stored; items that still wait, and later
+    ones, are not affected: the writer sends their steps again.
 
     An interrupt, such as Ctrl-C or the cancellation of a task, may end any call. Items that were on their way then
     count as after `ConnectionLost`: each was stored once or not at all, none is sent again, and no flush returns its
