@@ -26,7 +26,6 @@ LOST = (
 )
 """What says that the server is away, came back without what was on it, or has become a replica."""
 
-
 SILENT_S = 10.0
 """How long a server may be silent under a call where the URL names another one, which may be the primary by now."""
 
