@@ -146,14 +146,14 @@ class ConnectionPool(Generic[C]):
     def _to_primary(self, shared: bool) -> Operation[C]:
         """A new connection to the host that is the primary."""
         if not self.address.several:
-            return (yield self.open, self.address, shared)
+            return (yield from self._open(self.address, shared))
         if time.monotonic() >= self._look_at:
             yield from self._look_around()
         others = [host for host in self.address.several if host != self.primary]
         refusals = []
         for host in [self.primary, *others]:
             try:
-                connection: C = yield self.open, host, shared
+                connection = yield from self._open(host, shared)
             except ConnectionLost as error:
                 refusals.append(str(error))
                 continue
@@ -169,6 +169,11 @@ class ConnectionPool(Generic[C]):
             older = f"is a primary of epoch {standing.epoch}, and one of epoch {standing.newest} has taken its place"
             refusals.append(f"{host} {older if standing.is_primary else 'is a replica'}")
         raise ConnectionLost(f"no primary answers: {'; '.join(refusals)}")
+
+    def _open(self, host: Address, shared: bool) -> Operation[C]:
+        connection: C = yield self.open, host, shared
+        connection.host = host
+        return connection
 
     def _ask(self, connection: C) -> Operation[Standing]:
         """What the connection's host is, which is told of the newest epoch that any primary has told."""
@@ -211,18 +216,19 @@ class ConnectionPool(Generic[C]):
         self._look_at = time.monotonic() + _LOOK_S
 
     def leave_replica(self, connection: C) -> None:
-        """The connection's host takes no writes, as a replica or an older primary: closes it, and the idle ones, which
-        are to the same. Others are tried first, since not every host tells what it is."""
+        """The connection's host takes no writes, as a replica or an older primary: closes it, and the idle ones where
+        they are to the same. Others are tried first, since not every host tells what it is."""
         connection.close()
+        if connection.host is not self.primary:
+            return  # another host has been found since
         self._close_idle()
-        if not (hosts := self.address.several):
-            return
-        self.primary = hosts[(hosts.index(self.primary) + 1) % len(hosts)]
-        self._look_at = 0.0
+        if hosts := self.address.several:
+            self.primary = hosts[(hosts.index(self.primary) + 1) % len(hosts)]
+            self._look_at = 0.0
 
     def release(self, connection: C) -> None:
-        """Takes a connection back: to be used again, where its last reply was read whole."""
-        if not connection.usable:
+        """Takes a connection back: to be used again, where its last reply was read whole and its host is the primary."""
+        if not self._leads_on(connection):
             connection.close()
             return
         (self._plain if connection.arena is None else self._sharing).append(connection)
@@ -258,12 +264,17 @@ class ConnectionPool(Generic[C]):
 
     def _stands(self, idle: C) -> bool:
         """Whether an idle connection can be used again; one that cannot is closed."""
-        if idle.usable:
+        if self._leads_on(idle):
             if not idle.gone():
                 return True
             self.lost += 1
         idle.close()
         return False
+
+    def _leads_on(self, connection: C) -> bool:
+        """Whether it can carry another request, to the host that is the primary as far as is known. Of a former one the
+        tables are others, though they have the same names."""
+        return connection.usable and connection.host is self.primary
 
     def _idle_lists(self, shared: bool) -> tuple[list[C], ...]:
         """Where to look for an idle connection, in this order."""

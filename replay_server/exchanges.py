@@ -49,6 +49,8 @@ class Exchanges:
 
     def __init__(self, address: Address, connected: socket.socket, socket_timeout: float) -> None:
         self._address, self._socket, self._socket_timeout = address, connected, socket_timeout
+        self.host = address
+        """Which host of the client's URL it leads to: `ConnectionPool` says so, which may be connected otherwise."""
         self._process = _process
         self._complete = True
         self._may_share = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from replica_tables import TABLE, Member, assert_same, pair, serve, settle
 from test_table_log import COLUMNS, batch, live_items, told, use
 
 import replay_server as rs
+from replay_server.driver import run
 
 # ---- another primary --------------------------------------------------------------------------------------------
 
@@ -143,6 +145,28 @@ def test_the_redis_of_a_client_of_both_is_of_the_primary(tmp_path: Path, places:
                 rs.Client(f"redis://{hosts}", reconnect_timeout=0.0) as late,
             ):
                 late.redis.get("k")
+
+
+def test_a_connection_to_the_former_primary_is_not_used_again(tmp_path: Path) -> None:
+    """One comes back late. The tables there are others, though they have the same names."""
+    with pair(tmp_path, TABLE) as (primary, replica, _):
+        replica.follow(primary.port)
+        url = f"redis://127.0.0.1:{primary.port},127.0.0.1:{replica.port}"
+        with rs.Client(url, shared_memory=True, reconnect_timeout=30.0) as client:
+            ids = client.add("t", batch(range(9)))
+            client.sample("t", 4)
+            pool = client._pool
+            sharing, late = (run(pool.connected(time.monotonic() + 30.0)) for _ in range(2))  # as calls under way have
+            pool.release(sharing)
+            settle(primary, replica)
+            change_places(primary, replica)
+            client.sample("t", 4)  # goes to the new primary, over a connection of its own
+            pool.release(late)
+            for _ in range(3):
+                client.table("t")  # is looked up anew
+                assert set(client.sample("t", 4).ids.tolist()) <= set(ids.tolist())
+                client.update_priorities("t", ids, np.ones(9))
+                assert client.info("t")["size"] == 9
 
 
 def test_a_writer_and_a_waiting_sample_go_on_where_the_primary_is_now(tmp_path: Path) -> None:
