@@ -215,8 +215,16 @@ class Buffer(TableMethods, Staying):
             self._notify()
         return ids
 
-    def _written(self, kinds: tuple[type, type], environments: int | None, *options: Any) -> Any:
-        return make_writer(kinds, self._table, BufferStreams(self), environments, *options)
+    def _written(
+        self,
+        kinds: tuple[type, type],
+        environments: int | None,
+        n_step: int | None,
+        discount: float | None,
+        options: Mapping[str, Any],
+    ) -> Any:
+        options = {name: value for name, value in options.items() if name != "in_flight"}  # nothing is under way here
+        return make_writer(kinds, self._table, BufferStreams(self), environments, n_step, discount, options)
 
     def sample(
         self,

@@ -78,6 +78,9 @@ class BufferStreams:
         """See `StepSink`."""
         return False
 
+    def abort(self) -> None:
+        """See `StepSink`. A call that waits here cannot be ended."""
+
     @at_once
     def end_episodes(self, streams: np.ndarray) -> None:
         """See `StepSink`."""

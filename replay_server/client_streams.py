@@ -75,6 +75,11 @@ class ClientStreams:
             connection, self._connection = self._connection, None
             connection.close()
 
+    def abort(self) -> None:
+        """See `StepSink`."""
+        if (connection := self._connection) is not None:
+            connection.abort()
+
     def end_episodes(self, streams: np.ndarray) -> Operation[None]:
         """See `StepSink`."""
         yield from self._answer(commands.end_episodes(self._served.table.name, streams))

@@ -15,6 +15,7 @@ import numpy as np
 from .driver import Operation, operation
 from .errors import SchemaError
 from .n_step import FinishedWindows, NStepReturns
+from .step_sender import Items
 from .step_sink import BlockingWriter, StepSink, StepWriting
 from .table import MAX_WINDOW, Column, Table
 from .tree import Leaves
@@ -56,7 +57,7 @@ class VectorNStepWriting(StepWriting):
             environments do: the row of an environment that has just ended is its final observation, and its action and
             its reward of 0 belong to no transition. None: final observations come alone.
         priority_epsilon: added to |δ| in an item's initial priority; see `append`.
-        options: `flush_steps`, `history` and `timeout` of `VectorWriter`.
+        options: `flush_steps`, `history`, `timeout` and `in_flight` of `VectorWriter`.
 
     Raises:
         SchemaError: the table does not fit, or a number is out of range.
@@ -101,8 +102,8 @@ class VectorNStepWriting(StepWriting):
         self._returns = NStepReturns(self._count, int(n_step), float(discount))
         self._state_values = np.zeros(self._count)
         """Of the newest observations."""
-        self._waiting_before: list[Any] | None = None
-        """Items that waited before those of the call under way; None until it makes any."""
+        self._made_before: list[Items] | None = None
+        """Items that were made before those of the call under way; None until it makes any."""
         self._valued: bool | None = None
         """Whether steps come with values; None before the first."""
 
@@ -235,14 +236,14 @@ class VectorNStepWriting(StepWriting):
         """
         writer = self._writer
         before = writer._streams, self._returns, self._state_values, self._valued
-        self._waiting_before = None
+        self._made_before = None
         self._returns, self._state_values = self._returns.copy(), self._state_values.copy()
         try:
             yield
         except BaseException:
             if not (ends and writer._streams is not before[0]):
-                if self._waiting_before is not None:
-                    writer._waiting = self._waiting_before
+                if self._made_before is not None:
+                    writer._made = self._made_before
                 writer._streams, self._returns, self._state_values, self._valued = before
             raise
 
@@ -255,7 +256,7 @@ class VectorNStepWriting(StepWriting):
         self._make(self._returns.observe(chosen, final))
 
     def _make(self, finished: list[FinishedWindows]) -> None:
-        self._waiting_before = list(self._writer._waiting)
+        self._made_before = list(self._writer._made)
         for windows in finished:
             chosen = windows.environments
             priorities = None
@@ -448,4 +449,6 @@ def make_writer(
         raise SchemaError(f"n_step and discount go together, got n_step={n_step} and discount={discount}: give both")
     returns = {} if n_step is None else {"n_step": n_step, "discount": discount}
     count = () if environments is None else (environments,)
+    if options.get("in_flight") and not issubclass(kinds[0], BlockingWriter):
+        raise SchemaError("in_flight is for the blocking client: run the calls of an asyncio writer as tasks instead")
     return kinds[1 if returns else 0](table, sink, *count, **returns, **options)

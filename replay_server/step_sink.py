@@ -54,6 +54,9 @@ class StepSink(Protocol):
     def close(self) -> None:
         """Gives the streams back."""
 
+    def abort(self) -> None:
+        """From another thread: what is under way ends with `ConnectionLost`."""
+
 
 class StepWriting(Written, Staying):
     """What every writer has; `BlockingWriter` and `aio_writer.AwaitedWriter` are drivers of it."""

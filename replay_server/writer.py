@@ -7,86 +7,23 @@ items go is the business of a `StepSink`: a table in this process, or a server.
 
 from __future__ import annotations
 
+import itertools
 import time
+import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from .background_sending import BackgroundSending
 from .checks import as_array, check_column, check_priorities, check_timeout
 from .driver import Operation, operation
-from .errors import ConnectionLost, LimitExceeded, NotPrimary, ReplayError, SchemaError, TableClosed, TableNotFound
+from .errors import ConnectionLost, ReplayError, SchemaError, Timeout
 from .spans import spans, take_slices
+from .step_sender import STEP_FIRST, STEP_LAST, Items, StepRing, StepSender, Streams, in_step
 from .step_sink import BlockingWriter, StepSink, StepWriting
 from .table import MAX_HISTORY, Column, Table
 from .tree import Leaves
-
-STEP_FIRST = 1
-STEP_LAST = 2
-MAX_KEPT_IDS = 1 << 20
-"""Ids that a writer keeps for the next flush; of more, the newest."""
-
-MAX_ITEMS = 1 << 16
-"""Items sent at once."""
-MAX_STEP_BYTES = 16 << 20
-"""Of the steps sent at once, but for a single larger one: many environments together have more than a request may."""
-
-
-@dataclass
-class _Items:
-    """Items that wait, as columns: priority NaN stands for none given."""
-
-    streams: np.ndarray
-    steps: np.ndarray
-    priorities: np.ndarray
-    columns: dict[str, np.ndarray]
-
-    def __len__(self) -> int:
-        return len(self.streams)
-
-    def taken(self, which: np.ndarray | slice) -> _Items:
-        """Some of them."""
-        columns = {name: values[which] for name, values in self.columns.items()}
-        return _Items(self.streams[which], self.steps[which], self.priorities[which], columns)
-
-    @staticmethod
-    def joined(parts: list[_Items]) -> _Items:
-        """All of several, in order."""
-        if len(parts) == 1:
-            return parts[0]
-        columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
-        streams, steps, priorities = (
-            np.concatenate([getattr(part, name) for part in parts]) for name in ("streams", "steps", "priorities")
-        )
-        return _Items(streams, steps, priorities, columns)
-
-
-@dataclass(frozen=True)
-class _Streams:
-    """How far each stream is. Replaced as a whole, so that an interrupted call has changed all of it or nothing."""
-
-    steps: np.ndarray
-    """Steps so far, int64 (n,)."""
-    episode: np.ndarray
-    """First step of the newest episode, int64 (n,)."""
-    open: np.ndarray
-    """Whether the newest episode goes on, bool (n,)."""
-
-    def after_step(self, chosen: np.ndarray, episode: np.ndarray, last: np.ndarray) -> _Streams:
-        """One more step of the chosen streams."""
-        steps, episodes, still_open = self.steps.copy(), self.episode.copy(), self.open.copy()
-        steps[chosen] += 1
-        episodes[chosen] = episode
-        still_open[chosen] = ~last
-        return _Streams(steps, episodes, still_open)
-
-    def after_end(self, chosen: np.ndarray) -> _Streams:
-        """The newest steps of the chosen streams were the last of their episodes."""
-        still_open = self.open.copy()
-        still_open[chosen] = False
-        return _Streams(self.steps, self.episode, still_open)
-
 
 class VectorWriting(StepWriting):
     """Writes the steps of n environments, and items over them, to a table with windows. For one thread.
@@ -102,6 +39,9 @@ class VectorWriting(StepWriting):
     id. An interrupted `append`, `create_items` or `end_episode` took the whole of what it was given or nothing. The
     writer goes on after it.
 
+    With `in_flight` the writer sends in a thread of its own, and `append` returns at once unless so many sends are due.
+    What a send raises, the next call that sends raises, which has then taken nothing; `flush` waits until all was sent.
+
     A writer to a server belongs to the process that made it: after a fork the child's calls are refused when they send.
 
     Args:
@@ -110,7 +50,9 @@ class VectorWriting(StepWriting):
         environments: n.
         flush_steps: calls of `append` that are gathered before they are sent.
         history: items can be made at this many newest steps of a stream.
-        timeout: seconds that `append` waits for the rate limiter when it sends; None: as long as it takes.
+        timeout: seconds that `append` waits for the rate limiter when it sends, or, with `in_flight`, until a send that is
+            due was done; None: as long as it takes.
+        in_flight: sends that may be due while `append` goes on; 0: none. Of a table in this process it says nothing.
 
     Raises:
         SchemaError: the table has no windows, or a number is out of range.
@@ -125,11 +67,15 @@ class VectorWriting(StepWriting):
         flush_steps: int = 8,
         history: int | None = None,
         timeout: float | None = None,
+        in_flight: int = 0,
     ) -> None:
         if not table.windows:
             raise SchemaError(f"table {table.name!r} has no windows, so it takes no steps: use add")
+        if not isinstance(in_flight, int | np.integer) or not 0 <= in_flight <= MAX_HISTORY:
+            raise SchemaError(f"in_flight must be a whole number from 0 to {MAX_HISTORY}, got {in_flight!r}")
         before, after = table.reach
-        beside = flush_steps + 2 * (before + after + 1)
+        ahead = (in_flight + 1) * flush_steps if in_flight else 0  # of what is being sent, and as much that failed to be
+        beside = flush_steps + 2 * (before + after + 1 + ahead)
         back = min(max(32, 2 * (before + after + 1)), MAX_HISTORY - beside) if history is None else history
         kept = back + beside
         for name, number in (("environments", environments), ("flush_steps", flush_steps), ("history", back)):
@@ -137,32 +83,26 @@ class VectorWriting(StepWriting):
                 raise SchemaError(f"{name} must be a whole number from 1 to {MAX_HISTORY}, got {number!r}")
         if kept > MAX_HISTORY:
             raise SchemaError(
-                f"history, flush_steps and windows need {kept} steps of a stream, at most {MAX_HISTORY} are possible"
+                f"history, flush_steps, in_flight and windows need {kept} steps of a stream, at most {MAX_HISTORY} are possible"
             )
         self._table = table
-        self._sink = sink
         self._count = int(environments)
-        self._flush_steps, self._history, self._kept, self._after = int(flush_steps), int(back), int(kept), after
+        self._flush_steps, self._history = int(flush_steps), int(back)
         self._timeout = check_timeout(timeout)
         none = np.zeros(self._count, np.int64)
-        self._streams = _Streams(none, none, np.zeros(self._count, np.bool_))
-        self._sent_from = none
-        """The step that is number 0 for the sink."""
-        self._sent = none
-        """Steps of each stream that the sink has, or had and forgot."""
-        self._sink_open = np.zeros(self._count, np.bool_)
-        """Whether the sink takes each stream's newest episode to go on."""
-        self._ring: dict[str, np.ndarray] = {}
-        """The last steps by column, (kept, n, …): step t of every stream at t modulo kept."""
-        self._ring_flags = np.zeros((self._kept, self._count), np.uint8)
-        self._ring_episode = np.zeros((self._kept, self._count), np.int64)
+        self._streams = Streams(none, none, np.zeros(self._count, np.bool_))
+        self._ring = StepRing(self._count, int(kept))
         self._ordinary: frozenset[str] | None = None
         self._since_sent = 0
         """Calls of `append` since all was sent that could be: what an item sees leaves the ring when they go on."""
-        self._waiting: list[_Items] = []
-        self._ids: list[np.ndarray] = []
-        self._most_items = MAX_ITEMS
-        self._stands = False
+        self._made: list[Items] = []
+        """Items for the sender to take."""
+        self._numbers = itertools.count()
+        self._sender = StepSender(table, sink, self._ring, int(kept) - ahead)
+        self._background: BackgroundSending | None = None
+        if in_flight:
+            self._background = BackgroundSending(self._sender, int(in_flight), f"the writer to {table.name!r}")
+            weakref.finalize(self, self._background.close).atexit = False
         self._closed = False
         self._known = {**table.item_columns, **table.step_columns}
         self._everyone = np.arange(self._count)
@@ -193,22 +133,23 @@ class VectorWriting(StepWriting):
         if len(chosen) == 0:
             return
         if self._ordinary is None:
-            self._ring = self._new_ring(given)
+            self._ring.columns = self._new_columns(given)
             self._ordinary = frozenset(given)
         everyone = len(chosen) == self._count
         now = self._streams
         numbers = now.steps[chosen]
+        kept = self._ring.kept
         # In step, one place for all: a copy of one piece.
-        where = int(numbers[0]) % self._kept if everyone and _in_step(numbers) else (numbers % self._kept, chosen)
-        for name, ring in self._ring.items():
+        where = int(numbers[0]) % kept if everyone and in_step(numbers) else (numbers % kept, chosen)
+        for name, ring in self._ring.columns.items():
             if name not in given:
                 ring[where] = 0
             else:
                 ring[where] = given[name] if everyone else given[name][chosen]
         last = last if everyone else last[chosen]
         begins = ~now.open[chosen]
-        self._ring_episode[where] = episodes = np.where(begins, numbers, now.episode[chosen])
-        self._ring_flags[where] = begins * np.uint8(STEP_FIRST) | last * np.uint8(STEP_LAST)
+        self._ring.episode[where] = episodes = np.where(begins, numbers, now.episode[chosen])
+        self._ring.flags[where] = begins * np.uint8(STEP_FIRST) | last * np.uint8(STEP_LAST)
         self._since_sent += 1
         self._streams = now.after_step(chosen, episodes, last)  # until here, nothing was taken
 
@@ -223,7 +164,7 @@ class VectorWriting(StepWriting):
         now = self._streams
         chosen = chosen[now.open[chosen]]
         self._streams = now.after_end(chosen)
-        self._ring_flags[(now.steps[chosen] - 1) % self._kept, chosen] |= STEP_LAST  # saves a word of its own
+        self._ring.flags[(now.steps[chosen] - 1) % self._ring.kept, chosen] |= STEP_LAST  # saves a word of its own
 
     # ---- items -------------------------------------------------------------------------------------------------------
 
@@ -262,7 +203,8 @@ class VectorWriting(StepWriting):
             least = min(self._history, int(self._streams.steps[chosen[which]]))
             expected = f"from -1, the newest step, to {-least}" if least else "of a step, and none was appended yet"
             raise SchemaError(f"at must be {expected}, got {back[which]} for environment {chosen[which]}")
-        self._waiting.append(_Items(chosen, steps, raw, self._item_columns(columns or {}, chosen, steps)))
+        found = self._item_columns(columns or {}, chosen, steps)
+        self._made.append(Items(next(self._numbers), chosen, steps, raw, found))
 
     def _item_columns(self, columns: Mapping[str, Any], chosen: np.ndarray, steps: np.ndarray) -> dict[str, np.ndarray]:
         own, windows = self._table.item_columns, self._table.ragged_windows
@@ -276,8 +218,8 @@ class VectorWriting(StepWriting):
         for name, column in own.items():
             if name in given:
                 found[name] = self._check_rows(name, column, given[name])[chosen]
-            elif name in self._ring:
-                found[name] = self._ring[name][steps % self._kept, chosen]
+            elif name in self._ring.columns:
+                found[name] = self._ring.columns[name][steps % self._ring.kept, chosen]
             else:
                 raise SchemaError(f"column {name!r} is needed: it was not appended with the steps, so give it here")
         now = self._streams
@@ -302,15 +244,14 @@ class VectorWriting(StepWriting):
             Timeout: the rate limiter held items back; they wait here for the next flush.
         """
         self._check_open()
-        yield from self._send(check_timeout(timeout))
-        ids = np.concatenate([np.empty(0, np.uint64), *self._ids])
-        self._ids.clear()
-        return ids
+        yield from self._send_all(check_timeout(timeout))
+        return self._sender.take_ids()
 
     @property
     def waiting(self) -> int:
         """Items that were made and not sent yet."""
-        return sum(map(len, self._waiting))
+        made = sum(len(items) for items in self._made if items.number > self._sender.newest)
+        return made + (self._sender if self._background is None else self._background).waiting
 
     @operation
     def close(self, flush: bool = True) -> Operation[None]:
@@ -320,127 +261,37 @@ class VectorWriting(StepWriting):
         try:
             if flush:
                 self._end_episode()
-                yield from self._send(self._timeout)
+                yield from self._send_rest()
         finally:
             self._closed = True
-            self._sink.close()
+            if self._background is None:
+                self._sender.close()
+            else:
+                self._background.close()
+
+    def _send_rest(self) -> Operation[None]:
+        """What failed earlier, and nobody was told of, does not keep the rest from being sent."""
+        try:
+            yield from self._send_all(self._timeout)
+        except ReplayError as failure:
+            if self._background is not None and not isinstance(failure, Timeout):
+                yield from self._send_all(self._timeout)
+            raise
+
+    def _send_all(self, timeout: float | None) -> Operation[None]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        yield from self._send(timeout)
+        if self._background is not None:
+            self._background.settle(None if deadline is None else deadline - time.monotonic())
 
     def _send(self, timeout: float | None) -> Operation[None]:
-        # An interrupt in here leaves the streams in doubt: they are opened anew by the next sending.
-        stood, self._stands = self._stands, False
-        while not self._stands:
-            if not stood or (yield from self._sink.leaves()):
-                yield from self._reopen()
-            try:
-                yield from self._send_steps()
-                yield from self._send_items(timeout)
-            except (ConnectionLost, TableNotFound):
-                raise
-            except ReplayError as refusal:  # which changes nothing
-                if isinstance(refusal, (TableClosed, NotPrimary)) and (yield from self._sink.leaves(refused=True)):
-                    stood = False
-                    continue
-                self._stands = not isinstance(refusal, NotPrimary)
-                raise
-            self._stands = True
+        if self._background is None:
+            self._sender.take(self._made)
+            self._made.clear()
+            yield from self._sender.send(self._streams, timeout)
+        else:
+            self._background.hand_over(self._streams, self._made, timeout)
         self._since_sent = 0
-
-    def _reopen(self) -> Operation[None]:
-        """Opens the streams. What is kept of each is sent next: after a loss that is all that later items can see."""
-        yield from self._sink.open(self._count, self._kept)
-        # The oldest kept step may be half overwritten by one whose append was interrupted; no item sees it any more.
-        self._sent_from = self._sent = np.maximum(0, self._streams.steps - self._kept + 1)
-        self._sink_open = np.zeros(self._count, np.bool_)
-
-    def _send_steps(self) -> Operation[None]:
-        now = self._streams
-        times, streams = np.nonzero(np.arange((now.steps - self._sent).max())[:, None] < now.steps - self._sent)
-        steps = self._sent[streams] + times
-        step_bytes = sum(column.item_bytes for column in self._table.step_columns.values())
-        most = max(1, MAX_STEP_BYTES // max(1, step_bytes))
-        for first in range(0, len(streams), most):
-            part = slice(first, first + most)
-            yield from self._send_some_steps(streams[part], steps[part])
-        ended = np.flatnonzero(self._sink_open & ~now.open)
-        if len(ended):
-            yield from self._sink.end_episodes(ended.astype(np.uint32))
-            self._sink_open[ended] = False
-
-    def _send_some_steps(self, streams: np.ndarray, steps: np.ndarray) -> Operation[None]:
-        where = self._places(streams, steps)
-        flags = self._ring_flags[where].reshape(-1)
-        columns = {
-            name: self._ring[name][where].reshape(len(flags), *column.shape)
-            for name, column in self._table.step_columns.items()
-        }
-        yield from self._sink.send_steps(streams.astype(np.uint32), flags, columns)
-        self._sent = self._sent + np.bincount(streams, minlength=self._count)
-        self._sink_open[streams] = flags & STEP_LAST == 0  # of several steps of a stream, the newest
-
-    def _places(self, streams: np.ndarray, steps: np.ndarray) -> Any:
-        """Where steps lie in the ring: a slice where they lie in one piece, so that nothing is copied."""
-        first, last = int(steps[0]), int(steps[-1])
-        whole = len(steps) == (last - first + 1) * self._count
-        if whole and _in_step(self._sent) and first % self._kept <= last % self._kept:
-            return slice(first % self._kept, last % self._kept + 1)
-        return steps % self._kept, streams
-
-    def _send_items(self, timeout: float | None) -> Operation[None]:
-        if not self._waiting:
-            return
-        items = _Items.joined(self._waiting)
-        self._waiting = [items]
-        now = self._streams
-        complete = items.steps + self._after < now.steps[items.streams]
-        episode = self._ring_episode[items.steps % self._kept, items.streams]
-        complete |= (episode != now.episode[items.streams]) | ~now.open[items.streams]
-        ready, rest = items, items.taken(slice(0))
-        if not complete.all():
-            ready, rest = items.taken(complete), items.taken(~complete)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while len(ready):
-            count = self._next_batch(ready)
-            patience = None if deadline is None else max(0.0, deadline - time.monotonic())
-            # What is on its way does not wait: where no answer comes it may have been stored, and is not sent again.
-            self._waiting = _present(ready.taken(slice(count, None)), rest)
-            try:
-                made = yield from self._send_batch(ready.taken(slice(count)), patience)
-            except ConnectionLost:
-                raise
-            except ReplayError as refusal:
-                self._waiting = _present(ready, rest)
-                if not isinstance(refusal, LimitExceeded) or count == 1:
-                    raise
-                self._most_items = count // 2  # more than the table holds at once
-                continue
-            ready = ready.taken(slice(made, None))
-            self._waiting = _present(ready, rest)
-
-    def _next_batch(self, items: _Items) -> int:
-        """How many of the items go next: those with priorities apart from those without."""
-        given = ~np.isnan(items.priorities[: self._most_items])
-        other = np.flatnonzero(given != given[0])
-        return int(other[0]) if len(other) else len(given)
-
-    def _send_batch(self, items: _Items, timeout: float | None) -> Operation[int]:
-        """How many of the items were made: the first of them."""
-        steps = (items.steps - self._sent_from[items.streams]).astype(np.uint64)
-        priorities = None if np.isnan(items.priorities[0]) else items.priorities
-        streams = items.streams.astype(np.uint32)
-        columns = {name: self._as_sent(name, values, items.streams) for name, values in items.columns.items()}
-        ids = yield from self._sink.send_items(streams, steps, priorities, columns, timeout)
-        self._ids.append(ids)
-        if sum(map(len, self._ids)) > MAX_KEPT_IDS:
-            self._ids = [np.concatenate(self._ids)[-MAX_KEPT_IDS:]]
-        return len(ids)
-
-    def _as_sent(self, name: str, values: np.ndarray, streams: np.ndarray) -> np.ndarray:
-        """Of a ragged window, the first steps as the sink counts them; other columns as they are."""
-        if name not in self._table.ragged_windows:
-            return values
-        sent = values.copy()
-        sent[:, 0] -= self._sent_from[streams].astype(np.uint64)
-        return sent
 
     # ---- checks ------------------------------------------------------------------------------------------------------
 
@@ -493,18 +344,8 @@ class VectorWriting(StepWriting):
             raise SchemaError(f"only the final observation of an episode may lack columns: {missing[0]!r} is missing")
         return last
 
-    def _new_ring(self, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {name: np.zeros((self._kept, *values.shape), values.dtype) for name, values in given.items()}
-
-
-def _in_step(numbers: np.ndarray) -> bool:
-    """Whether all streams are equally far."""
-    return bool((numbers == numbers[0]).all())
-
-
-def _present(*parts: _Items) -> list[_Items]:
-    """Those that hold any."""
-    return [part for part in parts if len(part)]
+    def _new_columns(self, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: np.zeros((self._ring.kept, *values.shape), values.dtype) for name, values in given.items()}
 
 
 class SingleRows:

@@ -196,14 +196,22 @@ class FirstOfThree:
         self._vector.create_items(mask=self._first)
 
 
+def sending(driver: Driver, in_flight: int) -> dict[str, int]:
+    if in_flight and driver.kind != "blocking":
+        pytest.skip("only the blocking client sends in the background")
+    return {"flush_steps": 5, "in_flight": in_flight}
+
+
+@pytest.mark.parametrize("in_flight", [0, 2])
 @pytest.mark.parametrize("environments", [1, 3])
-def test_a_writer_whose_calls_are_given_up_stores_no_item_twice_and_shows_every_step(driver, environments):
+def test_a_writer_whose_calls_are_given_up_stores_no_item_twice_and_shows_every_step(driver, environments, in_flight):
+    options = sending(driver, in_flight)
     holder = driver.table(100_000, STEPS, sampler=rs.Fifo())
     if environments == 1:
-        writer = driver.get(lambda: holder.writer(flush_steps=5))
+        writer = driver.get(lambda: holder.writer(**options))
         writing = Writing(driver, writer)
     else:
-        writer = driver.get(lambda: holder.vector_writer(environments, flush_steps=5))
+        writer = driver.get(lambda: holder.vector_writer(environments, **options))
         writing = Writing(driver, FirstOfThree(writer))
     for _ in rounds(driver, 2 * ROUNDS):
         writing.append()
@@ -215,9 +223,11 @@ def test_a_writer_whose_calls_are_given_up_stores_no_item_twice_and_shows_every_
     driver.get(writer.close)
 
 
-def test_an_n_step_writer_whose_appends_are_given_up_makes_each_item_once(driver):
+@pytest.mark.parametrize("in_flight", [0, 2])
+def test_an_n_step_writer_whose_appends_are_given_up_makes_each_item_once(driver, in_flight):
+    options = sending(driver, in_flight)
     holder = driver.table(100_000, N_STEPS, sampler=rs.Fifo())
-    writer = driver.get(lambda: holder.writer(n_step=1, discount=0.5, flush_steps=5))
+    writer = driver.get(lambda: holder.writer(n_step=1, discount=0.5, **options))
     doubtful: set[int] = set()
     steps = 2 * ROUNDS
     for step in range(steps):

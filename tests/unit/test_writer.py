@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 from typing import Any
 
 import gymnasium
@@ -246,7 +247,7 @@ def test_a_writer_and_a_learner_do_not_hold_each_other_back_at_a_queue():
 
 
 def test_more_steps_than_a_request_holds_are_sent_in_pieces(monkeypatch):
-    monkeypatch.setattr("replay_server.writer.MAX_STEP_BYTES", 5 * 14)
+    monkeypatch.setattr("replay_server.step_sender.MAX_STEP_BYTES", 5 * 14)
     buffer = rs.Buffer(table())
     sink = FaultySink(buffer)
     sizes = []
@@ -342,8 +343,11 @@ class FaultySink(BufferStreams):
     def __init__(self, buffer: rs.Buffer) -> None:
         super().__init__(buffer)
         self.lose: list[str] = []
+        self.goes = threading.Event()
+        self.goes.set()
 
     def _lost(self, where: str) -> None:
+        self.goes.wait(60)
         if where in self.lose:
             self.lose.remove(where)
             self.close()
@@ -371,11 +375,13 @@ OPERATIONS = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(operations=OPERATIONS, flush_steps=st.integers(1, 5), faults=st.booleans())
-def test_items_show_what_explicit_stacking_shows(operations, flush_steps, faults):
+@given(
+    operations=OPERATIONS, flush_steps=st.integers(1, 5), faults=st.booleans(), in_flight=st.sampled_from([0, 1, 3])
+)
+def test_items_show_what_explicit_stacking_shows(operations, flush_steps, faults, in_flight):
     buffer = rs.Buffer(table(capacity=5000))
     sink = FaultySink(buffer)
-    writer = VectorWriter(buffer.table, sink, 3, flush_steps=flush_steps, history=6)
+    writer = VectorWriter(buffer.table, sink, 3, flush_steps=flush_steps, history=6, in_flight=in_flight)
     stacks = [Stacked() for _ in range(3)]
     items: dict[int, tuple[int, tuple[int, int]]] = {}
     newest: list[list[tuple[int, int]]] = [[], [], []]
@@ -421,6 +427,8 @@ def test_items_show_what_explicit_stacking_shows(operations, flush_steps, faults
             sink.lose = [["steps", "items", "reply"][number % 3]]
     sink.lose = []
     writer.end_episode()
+    attempt(writer.flush)
+    assert writer.waiting == 0
     writer.close()
     batch = buffer.sample(max(1, 4 * len(buffer)), timeout=0) if len(buffer) else None
     shown = {} if batch is None else dict(zip(batch.data["key"].tolist(), range(len(batch)), strict=True))
@@ -431,6 +439,44 @@ def test_items_show_what_explicit_stacking_shows(operations, flush_steps, faults
         assert frames(batch, "obs", at) == stacks[i].expected(where, 4, 0)
         assert frames(batch, "next_obs", at) == stacks[i].expected(where, 4, 3)
         assert batch.data["rewards"][at].tolist() == stacks[i].expected(where, 3, 2)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 3])
+def test_whoever_appends_while_sends_are_due_overwrites_nothing_that_they_need(lost):
+    """As far as a writer lets itself be filled, whether what is due goes through or is lost."""
+    buffer = rs.Buffer(table())
+    sink = FaultySink(buffer)
+    writer = VectorWriter(buffer.table, sink, 1, flush_steps=4, history=1, in_flight=8, timeout=0.05)
+    stack, where = Stacked(), []
+
+    def fill() -> None:
+        """Until it takes no more."""
+        while True:
+            value = len(where)
+            frame = np.full((1, *FRAME), value, np.uint8)
+            writer.append({"frame": frame, "reward": np.array([value], np.float32)})
+            own = {"key": [value], "action": [value], "return": np.zeros(1, np.float32)}
+            writer.create_items(columns=own)
+            where.append(stack.append(value))
+
+    sink.lose = ["steps"] * lost
+    for failed in range(lost + 1):
+        sink.goes.clear()
+        with pytest.raises(rs.Timeout, match="8 sends due"):
+            fill()
+        assert len(where) >= 9 * 4 - 1
+        sink.goes.set()
+        if failed < lost:
+            with pytest.raises(rs.ConnectionLost):
+                writer.flush()
+    writer.end_episode()
+    writer.flush()
+    shown = buffer.sample(4 * len(buffer), timeout=0)
+    assert len(buffer) == len(where)
+    for key, at in dict(zip(shown.data["key"].tolist(), range(len(shown)), strict=True)).items():
+        assert frames(shown, "obs", at) == stack.expected(where[key], 4, 0)
+        assert frames(shown, "next_obs", at) == stack.expected(where[key], 4, 3)
+    writer.close()
 
 
 def test_after_a_loss_waiting_and_later_items_show_what_they_should():

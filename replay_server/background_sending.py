@@ -1,0 +1,140 @@
+"""Sends what a writer has gathered, in a thread of its own: a bounded number of sends are due, and failures are kept.
+
+The thread refers to a `BackgroundSending`, never to the writer. So one that was dropped without `close` is noticed by its
+finalizer, which ends the thread and its connection. An interrupt may end the caller's part between any two operations
+of C, so no lock is held there: the caller alone appends to what is due, the thread alone takes from it, once it was sent,
+and each looks at what the other has left before it waits for a word of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from .driver import run
+from .errors import ConnectionLost, ReplayError, Timeout
+from .step_sender import Items, StepSender, Streams
+
+_ENDS_S = 5.0
+"""How long the thread may take to end: a send that is under way is aborted."""
+
+
+class BackgroundSending:
+    """What is due to be sent, in order.
+
+    After a failure the thread rests until somebody was told of it. Then it goes on with what is due; and until a send
+    has succeeded again, whoever hands something over waits for it, so that what is not sent does not grow.
+
+    Args:
+        sender: what sends; the thread's alone from now on.
+        in_flight: how many sends may be due, the one that is under way among them.
+        what: the writer, for errors.
+    """
+
+    def __init__(self, sender: StepSender, in_flight: int, what: str) -> None:
+        self._sender, self._in_flight, self._what = sender, in_flight, what
+        self._process = os.getpid()
+        self._due: deque[tuple[Streams, list[Items]]] = deque()
+        """What is to be sent; the first of it is being sent."""
+        self._closed = False
+        self._failure: BaseException | None = None
+        """Of the last send, until somebody was told."""
+        self._failed = False
+        """Whether the last send failed."""
+        self._given, self._sent = threading.Lock(), threading.Lock()  # free: look again, for the thread, for the caller
+        for word in (self._given, self._sent):
+            word.acquire()
+        self._thread = threading.Thread(target=self._work, name="replay-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Items that were handed over and not sent yet."""
+        newest = self._sender.newest
+        due = [items for _, made in list(self._due) for items in made if items.number > newest]
+        return self._sender.waiting + sum(map(len, due))
+
+    def hand_over(self, now: Streams, made: list[Items], timeout: float | None) -> None:
+        """Has all steps until `now` sent, and the items `made`, which it takes out of the list.
+
+        Raises:
+            Timeout: too many sends are due, and none was done in time; nothing was taken.
+            ReplayError: what an earlier send raised; nothing was taken.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._wait(lambda: len(self._due) < self._in_flight, deadline)
+        self._due.append((now, list(made)))
+        made.clear()  # after an interrupt before that the sender knows them by their numbers
+        _tell(self._given)
+        if self._failed:
+            self._wait(lambda: not self._due, deadline)
+
+    def settle(self, timeout: float | None) -> None:
+        """Waits until all was sent.
+
+        Raises:
+            Timeout: it was not in time; it goes on.
+            ReplayError: what the first send that failed raised.
+        """
+        self._wait(lambda: not self._due, None if timeout is None else time.monotonic() + timeout)
+
+    def _check_process(self) -> None:
+        """Raises ReplayError in a forked child, which does not have the thread."""
+        if self._process != os.getpid():
+            raise ReplayError(
+                f"expected {self._what} to be used by process {self._process}, which made it, got process "
+                f"{os.getpid()}, forked from it: make another writer here"
+            )
+
+    def close(self) -> None:
+        """Ends the thread, and what it is sending. From any thread, also from a finalizer; repeatable."""
+        if self._process != os.getpid():
+            return
+        self._closed = True
+        _tell(self._given)
+        _tell(self._sent)
+        self._sender.abort()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_ENDS_S)
+
+    def _wait(self, ready: Callable[[], bool], deadline: float | None) -> None:
+        """Until it is ready, unless an earlier send has failed, or all is over."""
+        self._check_process()
+        _tell(self._given)  # an interrupted call may have given something without a word
+        while not self._closed and self._failure is None and not ready():
+            left = -1.0 if deadline is None else min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
+            if not self._sent.acquire(timeout=left) and not ready():
+                due = len(self._due)
+                raise Timeout(f"{self._what} has {due} sends due, and the server has not taken them in time; they go on")
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            _tell(self._given)
+            raise failure
+        if self._closed:
+            raise ConnectionLost(f"{self._what} is closed: make another one")
+
+    def _work(self) -> None:
+        while not self._closed:
+            if not self._due or self._failure is not None:
+                self._given.acquire()
+                continue
+            now, made = self._due[0]
+            failure: BaseException | None = None
+            try:
+                self._sender.take(made)
+                run(self._sender.send(now, None))
+            except BaseException as error:
+                failure = error
+            self._failure, self._failed = failure, failure is not None
+            self._due.popleft()  # after the failure is known
+            _tell(self._sent)
+        self._sender.close()
+
+
+def _tell(word: threading.Lock) -> None:
+    with contextlib.suppress(RuntimeError):  # free already
+        word.release()
