@@ -1,9 +1,9 @@
 """Sends what a writer has gathered, in a thread of its own: a bounded number of sends are due, and failures are kept.
 
-The thread refers to a `BackgroundSending`, never to the writer. So one that was dropped without `close` is noticed by its
-finalizer, which ends the thread and its connection. An interrupt may end the caller's part between any two operations
-of C, so no lock is held there: the caller alone appends to what is due, the thread alone takes from it, once it was sent,
-and each looks at what the other has left before it waits for a word of it.
+The thread refers to a `BackgroundSending`, never to the writer. So one that was dropped without `close` is noticed by
+its finalizer, which ends the thread and its connection. An interrupt may end the caller's part between any two
+operations of C, so no lock is held there. The caller alone appends to what is due, and the thread alone takes from it,
+once it was sent. Each looks at what the other has left before it waits for a word of it.
 """
 
 from __future__ import annotations
@@ -109,7 +109,9 @@ class BackgroundSending:
             left = -1.0 if deadline is None else min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
             if not self._sent.acquire(timeout=left) and not ready():
                 due = len(self._due)
-                raise Timeout(f"{self._what} has {due} sends due, and the server has not taken them in time; they go on")
+                raise Timeout(
+                    f"{self._what} has {due} sends due, and the server has not taken them in time; they go on"
+                )
         if self._failure is not None:
             failure, self._failure = self._failure, None
             _tell(self._given)

@@ -215,16 +215,10 @@ class Buffer(TableMethods, Staying):
             self._notify()
         return ids
 
-    def _written(
-        self,
-        kinds: tuple[type, type],
-        environments: int | None,
-        n_step: int | None,
-        discount: float | None,
-        options: Mapping[str, Any],
-    ) -> Any:
-        options = {name: value for name, value in options.items() if name != "in_flight"}  # nothing is under way here
-        return make_writer(kinds, self._table, BufferStreams(self), environments, n_step, discount, options)
+    def _written(self, kinds: tuple[type, type], environments: int | None, *options: Any) -> Any:
+        n_step, discount, given = options
+        more = {name: value for name, value in given.items() if name != "in_flight"}  # nothing is under way here
+        return make_writer(kinds, self._table, BufferStreams(self), environments, n_step, discount, more)
 
     def sample(
         self,

@@ -141,9 +141,9 @@ class Client(Operations, Blocking):
         Args:
             n_step, discount: make it a `replay_server.n_step_writer.NStepWriter`, which computes n-step returns and
                 makes the items itself. Without them, a `replay_server.writer.Writer`, whose caller makes the items.
-            options: those of `replay_server.writer.VectorWriter` (flush_steps, history, timeout); with n_step those of
-                `replay_server.n_step_writer.VectorNStepWriter` too. And place, of a cluster: a number that says which
-                shard the streams are on, modulo how many there are; without it, writers take turns.
+            options: those of `replay_server.writer.VectorWriter` (flush_steps, history, timeout, in_flight), and with
+                n_step those of `replay_server.n_step_writer.VectorNStepWriter` too. And place, of a cluster: a number,
+                which says which shard the streams are on, modulo how many there are; without it, writers take turns.
 
         Raises:
             SchemaError: the table has no windows, or they do not fit n_step.

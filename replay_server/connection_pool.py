@@ -227,7 +227,7 @@ class ConnectionPool(Generic[C]):
             self._look_at = 0.0
 
     def release(self, connection: C) -> None:
-        """Takes a connection back: to be used again, where its last reply was read whole and its host is the primary."""
+        """Takes a connection back, to be used again where its last reply was read whole and its host is the primary."""
         if not self._leads_on(connection):
             connection.close()
             return

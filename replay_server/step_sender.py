@@ -104,7 +104,7 @@ class StepRing:
 
 @dataclass(frozen=True)
 class _Held:
-    """Items that were taken and not sent yet. Replaced as a whole, so that an interrupt neither loses nor doubles any."""
+    """Items that were taken and not sent yet. Replaced as a whole: an interrupt neither loses nor doubles any."""
 
     newest: int = -1
     """The number of the newest that were taken."""

@@ -25,6 +25,7 @@ from .step_sink import BlockingWriter, StepSink, StepWriting
 from .table import MAX_HISTORY, Column, Table
 from .tree import Leaves
 
+
 class VectorWriting(StepWriting):
     """Writes the steps of n environments, and items over them, to a table with windows. For one thread.
 
@@ -50,8 +51,8 @@ class VectorWriting(StepWriting):
         environments: n.
         flush_steps: calls of `append` that are gathered before they are sent.
         history: items can be made at this many newest steps of a stream.
-        timeout: seconds that `append` waits for the rate limiter when it sends, or, with `in_flight`, until a send that is
-            due was done; None: as long as it takes.
+        timeout: seconds that `append` waits for the rate limiter when it sends or, with `in_flight`, until one of the
+            sends that are due was done; None: as long as it takes.
         in_flight: sends that may be due while `append` goes on; 0: none. Of a table in this process it says nothing.
 
     Raises:
@@ -74,7 +75,7 @@ class VectorWriting(StepWriting):
         if not isinstance(in_flight, int | np.integer) or not 0 <= in_flight <= MAX_HISTORY:
             raise SchemaError(f"in_flight must be a whole number from 0 to {MAX_HISTORY}, got {in_flight!r}")
         before, after = table.reach
-        ahead = (in_flight + 1) * flush_steps if in_flight else 0  # of what is being sent, and as much that failed to be
+        ahead = (in_flight + 1) * flush_steps if in_flight else 0  # as much as is due, twice
         beside = flush_steps + 2 * (before + after + 1 + ahead)
         back = min(max(32, 2 * (before + after + 1)), MAX_HISTORY - beside) if history is None else history
         kept = back + beside
@@ -83,7 +84,8 @@ class VectorWriting(StepWriting):
                 raise SchemaError(f"{name} must be a whole number from 1 to {MAX_HISTORY}, got {number!r}")
         if kept > MAX_HISTORY:
             raise SchemaError(
-                f"history, flush_steps, in_flight and windows need {kept} steps of a stream, at most {MAX_HISTORY} are possible"
+                f"history, flush_steps, in_flight and windows need {kept} steps of a stream, "
+                f"at most {MAX_HISTORY} are possible"
             )
         self._table = table
         self._count = int(environments)

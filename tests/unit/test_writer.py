@@ -375,9 +375,7 @@ OPERATIONS = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    operations=OPERATIONS, flush_steps=st.integers(1, 5), faults=st.booleans(), in_flight=st.sampled_from([0, 1, 3])
-)
+@given(operations=OPERATIONS, flush_steps=st.integers(1, 5), faults=st.booleans(), in_flight=st.sampled_from([0, 1, 3]))
 def test_items_show_what_explicit_stacking_shows(operations, flush_steps, faults, in_flight):
     buffer = rs.Buffer(table(capacity=5000))
     sink = FaultySink(buffer)
