@@ -7,6 +7,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -420,6 +421,97 @@ def test_frames_that_are_lost_are_sent_again_before_a_timer_runs_out(
     assert got == expected
     assert after["transport_recoveries"] > before["transport_recoveries"]
     assert after["transport_retransmissions"] >= before["transport_retransmissions"] + 2
+
+
+def block(left: int, right: int) -> bytes:
+    """A SACK block, as an option."""
+    return b"\x01\x01\x05\x0a" + struct.pack("!II", left & 0xFFFFFFFF, right & 0xFFFFFFFF)
+
+
+def take_after_losing_the_end(peer: Peer, size_bytes: int, lost: set[int]) -> bytes:
+    """Takes a reply, but for the frames that begin at those bytes of it when they come first."""
+    taken, begin = b"", peer.expected
+    for segment in peer.segments(60):
+        if not segment.data:
+            continue
+        offset = segment.sequence - begin & 0xFFFFFFFF
+        if offset in lost:
+            lost.remove(offset)
+            continue
+        taken += peer._joined(segment)
+        peer.say(ACK, options=block(segment.sequence, segment.sequence + len(segment.data)) if peer.early else b"")
+        if len(taken) >= size_bytes:
+            break
+    return taken
+
+
+def counted(client: Any) -> dict[str, int]:
+    told = client.redis.info("transport")
+    return {name: told[f"transport_{name}"] for name in ("tail_probes", "tail_repairs", "recoveries", "timeouts")}
+
+
+def gained(client: Any, before: dict[str, int]) -> dict[str, int]:
+    return {name: value - before[name] for name, value in counted(client).items() if value != before[name]}
+
+
+FRAME_BYTES = 536
+"""What a peer takes in a frame that does not say."""
+
+
+@pytest.mark.parametrize(
+    ("lost", "expected"),
+    [
+        ({5 * FRAME_BYTES}, {"tail_probes": 1, "tail_repairs": 1}),
+        ({3 * FRAME_BYTES, 4 * FRAME_BYTES, 5 * FRAME_BYTES}, {"tail_probes": 1, "recoveries": 1}),
+        ({4 * FRAME_BYTES}, {"recoveries": 1}),
+    ],
+    ids=["the-last", "the-last-three", "the-last-but-one"],
+)
+def test_the_end_of_a_reply_does_not_wait_for_the_timer(
+    site: Any, client: Any, peer: Peer, lost: set[int], expected: dict[str, int]
+) -> None:
+    """Nothing came after it that would have shown its loss: it stood still for 200 ms, or for a second."""
+    if site.transport != "dpdk":
+        pytest.skip("it is the stack of dpdk that counts probes")
+    value = random.Random(7).randbytes(5 * FRAME_BYTES)
+    client.redis.set("tail", value)
+    reply = b"$%d\r\n%b\r\n" % (len(value), value)
+    for _ in range(20):
+        before = counted(client)
+        peer.open(options=b"\x04\x02\x01\x01")
+        peer.say(PUSH | ACK, b"GET tail\r\n")
+        assert take_after_losing_the_end(peer, len(reply), set(lost)) == reply
+        peer.say(PUSH | ACK, b"PING\r\n")  # what answers this acknowledges more than the probe
+        assert peer.take(7, seconds=60) == b"+PONG\r\n"
+        found = gained(client, before)
+        peer.say(RST | ACK)
+        peer.port += 1
+        if "timeouts" not in found:  # this machine did nothing else meanwhile
+            break
+    client.redis.delete("tail")
+    assert found == expected
+
+
+def test_a_reply_that_was_only_acknowledged_late_is_no_loss(site: Any, client: Any, peer: Peer) -> None:
+    """A peer that says that it has the probe's data twice."""
+    if site.transport != "dpdk":
+        pytest.skip("it is the stack of dpdk that counts probes")
+    for _ in range(20):
+        before = counted(client)
+        peer.open(options=b"\x04\x02\x01\x01")
+        peer.say(PUSH | ACK, b"PING\r\n")
+        first, again = islice((segment for segment in peer.segments(60) if segment.data), 2)
+        assert first.data == again.data == b"+PONG\r\n"
+        peer._joined(first)
+        peer.say(ACK, options=block(first.sequence, first.sequence + 7))
+        peer.say(PUSH | ACK, b"PING\r\n")
+        assert peer.take(7, seconds=60) == b"+PONG\r\n"
+        found = gained(client, before)
+        peer.say(RST | ACK)
+        peer.port += 1
+        if "timeouts" not in found:
+            break
+    assert found == {"tail_probes": 1}
 
 
 def venture(peer: Peer, source: random.Random) -> None:

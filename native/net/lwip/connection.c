@@ -94,6 +94,7 @@ static struct tcp_pcb *detach(struct lwip_connection *connection) {
     struct tcp_pcb *pcb = connection->pcb;
     demultiplex_remove(connection);
     sending_leave(&stack.sending, connection);
+    recovery_close(&connection->recovery);
     early_drop(&connection->early);
     connection->pcb = NULL;
     tcp_arg(pcb, NULL);
@@ -213,6 +214,7 @@ static void on_gone(void *argument, err_t error) {
     (void)error;
     demultiplex_remove(connection);
     sending_leave(&stack.sending, connection);
+    recovery_close(&connection->recovery);
     early_drop(&connection->early);
     connection->pcb = NULL;
     end(connection);
@@ -242,6 +244,7 @@ static void set_up(struct lwip_connection *connection, struct tcp_pcb *pcb) {
     recovery_open(&connection->recovery, pcb, connection->wire_bytes);
     uint32_t answer_us = stack_answer_us(pcb);
     if (answer_us > 0) round_trips_add(&connection->recovery.round_trips, answer_us);
+    connection->recovery.probe.measured = answer_us > 0;
     name_end(connection->base.peer, sizeof connection->base.peer, &pcb->remote_ip, pcb->remote_port);
     name_end(connection->base.local, sizeof connection->base.local, &pcb->local_ip, pcb->local_port);
     tcp_nagle_disable(pcb);
@@ -409,6 +412,10 @@ void connection_enlarge_buffer(struct lwip_connection *connection) {
 
 struct lwip_connection *connection_of_turn(struct round_robin_member *turn) {
     return (struct lwip_connection *)((char *)turn - offsetof(struct lwip_connection, turn));
+}
+
+struct lwip_connection *connection_of_timer(struct timer *timer) {
+    return (struct lwip_connection *)((char *)timer - offsetof(struct lwip_connection, recovery.timer));
 }
 
 /* ---- the end --------------------------------------------------------------------------------------------------- */

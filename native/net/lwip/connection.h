@@ -95,6 +95,8 @@ void connection_close(struct connection *connection);
 struct lwip_connection *connection_of(const struct tcp_pcb *pcb);
 /* Whose place in the line it is. */
 struct lwip_connection *connection_of_turn(struct round_robin_member *turn);
+/* Whose recovery the timer is of. */
+struct lwip_connection *connection_of_timer(struct timer *timer);
 /* For output.c: the data that fits a frame to this peer. */
 uint32_t connection_wire_bytes(const struct tcp_pcb *pcb);
 /* After its window has grown: as much again can be written while a window's worth is under way. */

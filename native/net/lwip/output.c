@@ -297,6 +297,19 @@ bool stack_resend(struct lwip_connection *connection, uint32_t from, uint32_t *l
     return true;
 }
 
+bool stack_find_last(const struct lwip_connection *connection, uint32_t *from, uint32_t *length) {
+    const struct tcp_pcb *pcb = connection->pcb;
+    const struct tcp_seg *last = NULL; /* with data: the end of a connection may follow by itself */
+    for (const struct tcp_seg *segment = pcb->unacked; segment; segment = segment->next)
+        if (segment->len > 0) last = segment;
+    if (!last) return false;
+    uint32_t begin = lwip_ntohl(last->tcphdr->seqno), end = begin + last->len;
+    *from = begin + (last->len - 1u) / connection->wire_bytes * connection->wire_bytes;
+    if (TCP_SEQ_LT(*from, pcb->lastack)) *from = pcb->lastack;
+    *length = end - *from;
+    return TCP_SEQ_GT(end, *from);
+}
+
 /* ---- acknowledgements ------------------------------------------------------------------------------------------ */
 
 /* Says more than the one before: acknowledges more, or opens the window. A mere copy of it must go out by itself: it is how

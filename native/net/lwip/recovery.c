@@ -55,6 +55,7 @@ struct told {
     uint32_t delivered; /* what is known to have arrived only now */
     uint32_t sample_us;
     uint64_t now_us;
+    struct tail_probe_answer answer;
 };
 
 static void take_blocks(struct recovery *recovery, const struct tcp_pcb *pcb, const struct tcp_hdr *header,
@@ -64,10 +65,20 @@ static void take_blocks(struct recovery *recovery, const struct tcp_pcb *pcb, co
     for (uint32_t i = 0; i < count; i++) {
         struct scoreboard_range block = blocks[i];
         /* What lies before is of a frame that came twice (RFC 2883); what was not sent yet, nobody can have. */
+        if (i == 0 && TCP_SEQ_LEQ(block.right, told->acknowledged)) {
+            told->answer.came_twice = true;
+            told->answer.twice_until = block.right;
+        }
         if (TCP_SEQ_LT(block.left, told->acknowledged)) block.left = told->acknowledged;
         if (TCP_SEQ_GT(block.right, pcb->snd_nxt)) continue;
         told->delivered += scoreboard_add(&recovery->board, block);
     }
+    told->answer.repeats = count == 0;
+}
+
+/* It carries nothing but the acknowledgement. */
+static bool is_bare(const struct recovery *recovery, const struct tcp_hdr *header, const struct pbuf *data) {
+    return data->tot_len == 0 && !(TCPH_FLAGS(header) & TCP_FIN) && header->wnd == recovery->peer_window;
 }
 
 /* RFC 6937, section 3: without SACK, a duplicate stands for a segment, which is not counted again when it is acknowledged. */
@@ -80,9 +91,8 @@ static void count_duplicates(struct recovery *recovery, const struct tcp_pcb *pc
         recovery->duplicates = told->bytes < counted ? (counted - told->bytes) / segment : 0;
         return;
     }
-    bool repeats = data->tot_len == 0 && !(TCPH_FLAGS(header) & TCP_FIN) && header->wnd == recovery->peer_window;
     uint32_t flight = pcb->snd_nxt - told->acknowledged;
-    if (!repeats || (recovery->duplicates + 1) * segment > flight) return;
+    if (!is_bare(recovery, header, data) || (recovery->duplicates + 1) * segment > flight) return;
     recovery->duplicates++;
     told->delivered = segment;
 }
@@ -95,6 +105,7 @@ static void take_acknowledgement(struct recovery *recovery, const struct tcp_pcb
     if (pcb->flags & TF_SACK) {
         told->delivered = told->bytes - scoreboard_advance(&recovery->board, told->acknowledged);
         take_blocks(recovery, pcb, header, options_bytes, told);
+        told->answer.repeats = told->answer.repeats && told->bytes == 0 && is_bare(recovery, header, data);
     } else {
         count_duplicates(recovery, pcb, header, data, told);
     }
@@ -103,8 +114,10 @@ static void take_acknowledgement(struct recovery *recovery, const struct tcp_pcb
     recovery->timeouts = 0;
     recovery->resent_beside = pcb->snd_nxt;
     if (TCP_SEQ_LT(recovery->resent_until, told->acknowledged)) recovery->resent_until = told->acknowledged;
+    if (TCP_SEQ_LT(recovery->late_until, told->acknowledged)) recovery->late_until = told->acknowledged;
     /* What fills a gap acknowledges, late, what came long before. */
     if (whole) told->sample_us = round_trips_acknowledged(&recovery->round_trips, told->acknowledged, told->now_us);
+    if (told->sample_us > 0) recovery->probe.measured = true;
 }
 
 /* ---- growth ------------------------------------------------------------------------------------------------------ */
@@ -134,7 +147,10 @@ static void grow(struct recovery *recovery, const struct tcp_pcb *pcb, const str
 /* What is missing before it is lost. */
 static uint32_t lost_until(const struct recovery *recovery, const struct tcp_pcb *pcb) {
     uint32_t segment = recovery->cubic.segment_bytes;
-    if (pcb->flags & TF_SACK) return scoreboard_lost_until(&recovery->board, recovery->acknowledged, segment);
+    if (pcb->flags & TF_SACK) {
+        uint32_t lost = scoreboard_lost_until(&recovery->board, recovery->acknowledged, segment);
+        return TCP_SEQ_LT(lost, recovery->late_until) ? recovery->late_until : lost;
+    }
     /* In recovery, an acknowledgement short of what had been sent points at the next loss. */
     bool lost = recovery->active || recovery->duplicates >= DUPLICATES;
     return recovery->acknowledged + (lost ? segment : 0);
@@ -199,6 +215,7 @@ static void begin(struct recovery *recovery, struct tcp_pcb *pcb) {
     recovery->flight_bytes = pcb->snd_nxt - recovery->acknowledged;
     recovery->delivered_bytes = recovery->sent_bytes = 0;
     recovery->counted_until = pcb->snd_nxt;
+    tail_probe_forget(&recovery->probe);
     cubic_lose(&recovery->cubic);
     stack.recoveries++;
     round_trips_forget(&recovery->round_trips);
@@ -246,6 +263,71 @@ static void respond(struct lwip_connection *connection, const struct told *told)
     if (pcb->cwnd < pcb->mss) pcb->cwnd = pcb->mss;
 }
 
+/* ---- silence ----------------------------------------------------------------------------------------------------- */
+
+/* Where the peer has what was sent again two round trips later, it will not get what is missing before. */
+static void take_answer(struct recovery *recovery, const struct told *told) {
+    const struct scoreboard *board = &recovery->board;
+    if (tail_probe_answered(&recovery->probe, &told->answer)) {
+        cubic_lose(&recovery->cubic);
+        stack.tail_repairs++;
+    }
+    if (!recovery->probe.out || board->count == 0) return;
+    if (TCP_SEQ_GEQ(board->ranges[board->count - 1].right, recovery->probe.end))
+        recovery->late_until = recovery->probe.first;
+}
+
+/* Until two ticks before lwIP's timer runs out: it counts them, and may count the next one at once. */
+static uint64_t until_timeout_us(const struct tcp_pcb *pcb, bool begins_anew) {
+    int past = begins_anew || pcb->rtime < 0 ? 0 : pcb->rtime;
+    int left = pcb->rto - past - 2;
+    return left > 0 ? (uint64_t)left * TCP_SLOW_INTERVAL * 1000u : 0;
+}
+
+/* `next`: SND.NXT. `acknowledged`: lwIP's timer is about to begin anew. */
+static void watch_silence(struct recovery *recovery, const struct tcp_pcb *pcb, uint32_t next, bool acknowledged,
+                          uint64_t now_us) {
+    uint32_t flight = next - recovery->acknowledged;
+    bool may_probe = recovery->probe.measured && !recovery->probe.out;
+    if (flight == 0 || recovery->active || recovery->timed_out || !(pcb->flags & TF_SACK) ||
+        !(may_probe || recovery->board.count > 0)) {
+        timer_stop(&recovery->timer);
+        return;
+    }
+    uint64_t wait_us = tail_probe_wait_us(recovery->round_trips.smoothed_us, flight <= recovery->cubic.segment_bytes,
+                                          until_timeout_us(pcb, acknowledged));
+    timer_wheel_start(&stack.silences, &recovery->timer, now_us + wait_us);
+}
+
+static void probe_tail(struct lwip_connection *connection) {
+    struct recovery *recovery = &connection->recovery;
+    uint32_t first, length;
+    if (!stack_find_last(connection, &first, &length) || !stack_resend(connection, first, &length)) return;
+    tail_probe_sent(&recovery->probe, first, first + length);
+    stack.tail_probes++;
+    connection->pcb->rttest = 0;
+    connection->pcb->rtime = 0;
+}
+
+static void break_silence(struct lwip_connection *connection, uint64_t now_us) {
+    struct recovery *recovery = &connection->recovery;
+    const struct scoreboard *board = &recovery->board;
+    if (recovery->active || recovery->timed_out || !connection->pcb->unacked) return;
+    if (board->count == 0) {
+        probe_tail(connection);
+        return;
+    }
+    const struct told nothing = {.acknowledged = recovery->acknowledged, .now_us = now_us};
+    recovery->late_until = board->ranges[board->count - 1].left;
+    respond(connection, &nothing);
+    tcp_output(connection->pcb);
+}
+
+void recovery_run_timers(uint64_t now_us) {
+    struct timer *timer;
+    while ((timer = timer_wheel_expire(&stack.silences, now_us))) break_silence(connection_of_timer(timer), now_us);
+}
+
 /* ---- around lwIP ------------------------------------------------------------------------------------------------- */
 
 void recovery_open(struct recovery *recovery, struct tcp_pcb *pcb, uint32_t wire_bytes) {
@@ -253,14 +335,22 @@ void recovery_open(struct recovery *recovery, struct tcp_pcb *pcb, uint32_t wire
         2u * pcb->mss > 10u * wire_bytes ? 2u * pcb->mss : 10u * wire_bytes; /* RFC 6928, and lwIP's segments */
     cubic_open(&recovery->cubic, wire_bytes, window, RECOVERY_WINDOW_MOST_BYTES);
     recovery->acknowledged = recovery->until = recovery->resent_until = recovery->resent_beside = pcb->snd_nxt;
+    recovery->late_until = pcb->snd_nxt;
+}
+
+void recovery_close(struct recovery *recovery) {
+    timer_leave(&recovery->timer);
 }
 
 void recovery_sent(struct lwip_connection *connection, uint32_t first, uint32_t end, bool again) {
     struct recovery *recovery = &connection->recovery;
-    if (again)
+    if (again) {
         round_trips_forget(&recovery->round_trips);
-    else
-        round_trips_sent(&recovery->round_trips, first, end, first - recovery->acknowledged, clock_monotonic_us());
+        return;
+    }
+    uint64_t now_us = clock_monotonic_us();
+    round_trips_sent(&recovery->round_trips, first, end, first - recovery->acknowledged, now_us);
+    watch_silence(recovery, connection->pcb, end, false, now_us);
 }
 
 void recovery_watch_timer(struct lwip_connection *connection) {
@@ -275,6 +365,9 @@ void recovery_watch_timer(struct lwip_connection *connection) {
     recovery->active = false;
     recovery->duplicates = 0;
     recovery->until = pcb->snd_nxt;
+    recovery->late_until = recovery->acknowledged;
+    tail_probe_forget(&recovery->probe);
+    timer_stop(&recovery->timer);
     round_trips_forget(&recovery->round_trips);
 }
 
@@ -285,13 +378,16 @@ err_t stack_before_input(struct tcp_pcb *pcb, struct tcp_hdr *header, u16_t opti
         (flags & (TCP_SYN | TCP_RST)))
         return ERR_OK;
     struct recovery *recovery = &connection->recovery;
-    struct told told = {.acknowledged = header->ackno, .now_us = clock_monotonic_us()};
+    struct told told = {
+        .acknowledged = header->ackno, .now_us = clock_monotonic_us(), .answer = {.acknowledged = header->ackno}};
     pcb->dupacks = 0;
     pcb->ssthresh = pcb->bytes_acked = 0;
     if (TCP_SEQ_LT(told.acknowledged, recovery->acknowledged) || TCP_SEQ_GT(told.acknowledged, pcb->snd_nxt))
         return ERR_OK;
     take_acknowledgement(recovery, pcb, header, options_bytes, data, &told);
+    take_answer(recovery, &told);
     respond(connection, &told);
+    if (told.bytes > 0 || told.delivered > 0) watch_silence(recovery, pcb, pcb->snd_nxt, told.bytes > 0, told.now_us);
     connection_enlarge_buffer(connection);
     return ERR_OK;
 }

@@ -4,7 +4,8 @@
  * lwIP sends what its window (`cwnd`) lets it send, and resends all when its timer runs out. The rest is done here, before
  * it takes an acknowledgement: CUBIC's window grows; gaps that SACK blocks show to be lost are sent again (RFC 6675), as
  * many frames as have arrived meanwhile allow (proportional rate reduction, RFC 6937); a peer without SACK gets one frame
- * again a round trip (RFC 6582). lwIP's count of duplicates is kept at 0 and its threshold too, so it does neither. */
+ * again a round trip (RFC 6582). After two round trips of silence what is missing before a SACK block is lost, too, and
+ * where there is no block, a probe asks for one (tail_probe.h). lwIP's count of duplicates is kept at 0 and its threshold too, so it does neither. */
 #ifndef REPLAY_NET_LWIP_RECOVERY_H
 #define REPLAY_NET_LWIP_RECOVERY_H
 
@@ -18,6 +19,8 @@
 #include "net/lwip/cubic.h"
 #include "net/lwip/round_trips.h"
 #include "net/lwip/scoreboard.h"
+#include "net/lwip/tail_probe.h"
+#include "net/lwip/timer_wheel.h"
 
 #define RECOVERY_WINDOW_MOST_BYTES (16u << 20) /* more than 1 Gb/s for 100 ms */
 #define RECOVERY_BLOCKS 4u /* of SACK, which find place in a header */
@@ -36,6 +39,9 @@ struct recovery {
     uint32_t until; /* RecoveryPoint: what had been sent when the loss was noticed */
     uint32_t resent_until; /* HighRxt: gaps before it were sent again */
     uint32_t resent_beside; /* SND.NXT when the first gap was last sent again, or became the first */
+    uint32_t late_until; /* what is missing before it is lost, though little has arrived beyond it */
+    struct tail_probe probe;
+    struct timer timer; /* runs while nothing is known to be lost */
     uint32_t duplicates; /* acknowledgements that a peer without SACK repeated: as many frames have left the network */
     /* Of proportional rate reduction, by bytes. */
     uint32_t flight_bytes; /* RecoverFS */
@@ -46,6 +52,10 @@ struct recovery {
 void recovery_open(struct recovery *recovery, struct tcp_pcb *pcb, uint32_t wire_bytes);
 /* Data goes out, for the first time or again. */
 void recovery_sent(struct lwip_connection *connection, uint32_t first, uint32_t end, bool again);
+/* lwIP lets go of the connection. */
+void recovery_close(struct recovery *recovery);
+/* For those which have heard nothing for too long. */
+void recovery_run_timers(uint64_t now_us);
 /* Before a segment is handed to IP: whether that is because lwIP's timer ran out. */
 void recovery_watch_timer(struct lwip_connection *connection);
 

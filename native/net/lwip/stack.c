@@ -18,6 +18,7 @@
 #include "net/lwip/hooks.h"
 #include "net/lwip/pools.h"
 #include "net/lwip/received.h"
+#include "net/lwip/recovery.h"
 
 #define TICK_US (TCP_TMR_INTERVAL * 1000u)
 #define SECOND_US 1000000u
@@ -78,6 +79,7 @@ int stack_open(struct port *port, const struct stack_settings *settings, struct 
     stack.port = port;
     for (int i = 0; i < 2; i++) stack.sequence_key[i] = random_entropy();
     sending_open(&stack.sending);
+    timer_wheel_open(&stack.silences, clock_monotonic_us());
     received_set_most(port->frames_usable);
     lwip_init();
     netif_add(&stack.interface, &address, &mask, &gateway, NULL, interface_up, ethernet_input);
@@ -136,6 +138,7 @@ u16_t stack_early_frames(const struct tcp_pcb *pcb) {
 /* ---- timers ----------------------------------------------------------------------------------------------------- */
 
 uint64_t stack_run_timers(uint64_t now_us) {
+    recovery_run_timers(now_us); /* first: a probe puts lwIP's timer off */
     if (now_us >= stack.next_tick_us) {
         tcp_tmr();
         stack.next_tick_us = stack.next_tick_us + TICK_US > now_us ? stack.next_tick_us + TICK_US : now_us + TICK_US;

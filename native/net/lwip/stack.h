@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "net/dpdk/port.h"
 #include "net/lwip/sending.h"
+#include "net/lwip/timer_wheel.h"
 
 #define STACK_FRAMES_PER_PACKET 128u /* that stack_transmit may have to cut a packet into */
 
@@ -28,8 +29,10 @@ struct stack {
     uint64_t next_tick_us, next_second_us;
     const struct tcp_pcb *output; /* whose segment is on its way out */
     struct sending sending;
+    struct timer_wheel silences; /* of connections that wait for an acknowledgement: see recovery.c */
     uint64_t retransmissions; /* frames with bytes that had been sent before */
     uint64_t recoveries, timeouts; /* losses noticed, once a window; retransmission timers that ran out */
+    uint64_t tail_probes, tail_repairs; /* sent; those that replaced a lost frame */
     uint64_t refused_frames; /* received but dropped, because too many are held */
     uint64_t sequence_key[2];
 };
@@ -56,5 +59,7 @@ err_t stack_transmit(struct netif *interface, struct pbuf *packet);
 /* output.c: sends a part of what is under way again, from a sequence number on, past lwIP and out of turn: recovery.c sees
  * to it that no more goes than has arrived. `length`: at most a frame's worth; what went. False: nothing could. */
 bool stack_resend(struct lwip_connection *connection, uint32_t from, uint32_t *length);
+/* output.c: the last frame's worth of data under way. False: there is none. */
+bool stack_find_last(const struct lwip_connection *connection, uint32_t *from, uint32_t *length);
 
 #endif
