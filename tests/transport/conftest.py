@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from peers import ACK, PEERS_PORTS, RST, Peer, Wire
 
 import replay_server as rs
 from replay_server.bench.lab import Lab, LabError, LabServer
@@ -217,3 +219,20 @@ def own_server(site: Site) -> Iterator[LabServer]:
     server = site.serve()
     yield server
     server.stop()
+
+
+@pytest.fixture
+def wire(site: Any, client: Any) -> Iterator[Wire]:
+    client.redis.ping()  # so that the server's address is known
+    made = Wire(site.address)
+    with made.socket:
+        yield made
+
+
+@pytest.fixture
+def peer(site: Any, client: Any) -> Iterator[Peer]:
+    client.redis.ping()
+    made = Peer(site.address, random.choice(PEERS_PORTS))
+    yield made
+    made.say(RST | ACK)
+    made.close()

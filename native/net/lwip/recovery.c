@@ -58,6 +58,14 @@ struct told {
     struct tail_probe_answer answer;
 };
 
+/* Of [left, right) what was not known to have come, before the scoreboard knows. */
+static void take_missing(struct recovery *recovery, uint32_t left, uint32_t right, const struct told *told) {
+    uint32_t resent_until = recovery->timed_out ? recovery->until : recovery->resent_until;
+    struct scoreboard_range gap = {.right = left};
+    while (scoreboard_gap(&recovery->board, gap.right, right, &gap))
+        rack_take(&recovery->rack, gap.left, gap.right, resent_until, recovery->round_trips.least_us, told->now_us);
+}
+
 static void take_blocks(struct recovery *recovery, const struct tcp_pcb *pcb, const struct tcp_hdr *header,
                         uint32_t options_bytes, struct told *told) {
     struct scoreboard_range blocks[RECOVERY_BLOCKS];
@@ -71,6 +79,7 @@ static void take_blocks(struct recovery *recovery, const struct tcp_pcb *pcb, co
         }
         if (TCP_SEQ_LT(block.left, told->acknowledged)) block.left = told->acknowledged;
         if (TCP_SEQ_GT(block.right, pcb->snd_nxt)) continue;
+        take_missing(recovery, block.left, block.right, told);
         told->delivered += scoreboard_add(&recovery->board, block);
     }
     told->answer.repeats = count == 0;
@@ -101,6 +110,9 @@ static void take_acknowledgement(struct recovery *recovery, const struct tcp_pcb
                                  uint32_t options_bytes, const struct pbuf *data, struct told *told) {
     bool whole = recovery->board.count == 0 && !recovery->active && !recovery->timed_out;
     told->bytes = told->acknowledged - recovery->acknowledged;
+    take_missing(recovery, recovery->acknowledged, told->acknowledged, told);
+    timeline_advance(&recovery->rack.first, told->acknowledged);
+    timeline_advance(&recovery->rack.again, told->acknowledged);
     recovery->acknowledged = told->acknowledged;
     if (pcb->flags & TF_SACK) {
         told->delivered = told->bytes - scoreboard_advance(&recovery->board, told->acknowledged);
@@ -112,7 +124,6 @@ static void take_acknowledgement(struct recovery *recovery, const struct tcp_pcb
     recovery->peer_window = header->wnd;
     if (told->bytes == 0) return;
     recovery->timeouts = 0;
-    recovery->resent_beside = pcb->snd_nxt;
     if (TCP_SEQ_LT(recovery->resent_until, told->acknowledged)) recovery->resent_until = told->acknowledged;
     if (TCP_SEQ_LT(recovery->late_until, told->acknowledged)) recovery->late_until = told->acknowledged;
     /* What fills a gap acknowledges, late, what came long before. */
@@ -144,11 +155,18 @@ static void grow(struct recovery *recovery, const struct tcp_pcb *pcb, const str
 
 /* ---- loss -------------------------------------------------------------------------------------------------------- */
 
+static uint32_t window_us(const struct recovery *recovery) {
+    uint32_t segment = recovery->cubic.segment_bytes;
+    bool certain = recovery->active ||
+                   scoreboard_lost_until(&recovery->board, recovery->acknowledged, segment) != recovery->acknowledged;
+    return rack_window_us(&recovery->rack, recovery->round_trips.least_us, recovery->round_trips.smoothed_us, certain);
+}
+
 /* What is missing before it is lost. */
-static uint32_t lost_until(const struct recovery *recovery, const struct tcp_pcb *pcb) {
+static uint32_t lost_until(const struct recovery *recovery, const struct tcp_pcb *pcb, uint64_t now_us) {
     uint32_t segment = recovery->cubic.segment_bytes;
     if (pcb->flags & TF_SACK) {
-        uint32_t lost = scoreboard_lost_until(&recovery->board, recovery->acknowledged, segment);
+        uint32_t lost = rack_lost_until(&recovery->rack, recovery->acknowledged, window_us(recovery), now_us);
         return TCP_SEQ_LT(lost, recovery->late_until) ? recovery->late_until : lost;
     }
     /* In recovery, an acknowledgement short of what had been sent points at the next loss. */
@@ -184,19 +202,34 @@ static bool send_gap(struct lwip_connection *connection, struct scoreboard_range
     uint32_t length = gap.right - gap.left;
     if (length > recovery->cubic.segment_bytes) length = recovery->cubic.segment_bytes;
     if (!stack_resend(connection, gap.left, &length)) return false;
-    if (gap.left == recovery->acknowledged) recovery->resent_beside = connection->pcb->snd_nxt;
-    if (TCP_SEQ_LT(recovery->resent_until, gap.left + length)) recovery->resent_until = gap.left + length;
+    uint32_t end = gap.left + length;
+    uint64_t now_us = clock_monotonic_us();
+    if (gap.left == recovery->acknowledged) {
+        recovery->first_gap = gap.left;
+        recovery->first_gap_us = now_us;
+    }
+    if (TCP_SEQ_LT(recovery->resent_until, end)) recovery->resent_until = end;
+    if (TCP_SEQ_LT(recovery->rack.resent_until, end)) recovery->rack.resent_until = end;
+    timeline_sent(&recovery->rack.again, end, recovery->round_trips.smoothed_us, now_us);
     recovery->sent_bytes += length;
     *may -= length < *may ? length : *may;
     return true;
 }
 
+static bool is_first_lost_again(const struct recovery *recovery, uint64_t now_us) {
+    if (!TCP_SEQ_GT(recovery->resent_until, recovery->acknowledged)) return false;
+    uint64_t resent_us = recovery->first_gap == recovery->acknowledged && recovery->first_gap_us > 0
+                             ? recovery->first_gap_us
+                             : timeline_at(&recovery->rack.again, recovery->acknowledged);
+    return rack_is_lost(&recovery->rack, resent_us, window_us(recovery), now_us);
+}
+
 /* `first`: one frame goes whatever may be sent. */
-static void send_gaps(struct lwip_connection *connection, uint32_t lost, uint32_t *may, bool first) {
+static void send_gaps(struct lwip_connection *connection, const struct told *told, uint32_t lost, uint32_t *may,
+                      bool first) {
     struct recovery *recovery = &connection->recovery;
     struct scoreboard_range gap;
-    /* What was sent again is missing though data that was sent after it has arrived: it is lost, too. */
-    if (TCP_SEQ_GT(recovery->resent_until, recovery->acknowledged) && TCP_SEQ_GT(lost, recovery->resent_beside) &&
+    if (is_first_lost_again(recovery, told->now_us) &&
         scoreboard_gap(&recovery->board, recovery->acknowledged, lost, &gap)) {
         if (!send_gap(connection, gap, may)) return;
         first = false;
@@ -215,6 +248,9 @@ static void begin(struct recovery *recovery, struct tcp_pcb *pcb) {
     recovery->flight_bytes = pcb->snd_nxt - recovery->acknowledged;
     recovery->delivered_bytes = recovery->sent_bytes = 0;
     recovery->counted_until = pcb->snd_nxt;
+    recovery->first_gap_us = 0;
+    recovery->rack.resent_from = recovery->rack.resent_until = recovery->acknowledged;
+    timeline_clear(&recovery->rack.again);
     tail_probe_forget(&recovery->probe);
     cubic_lose(&recovery->cubic);
     stack.recoveries++;
@@ -231,7 +267,7 @@ static void go_on(struct lwip_connection *connection, const struct told *told, u
     recovery->sent_bytes += pcb->snd_nxt - recovery->counted_until;
     recovery->counted_until = pcb->snd_nxt;
     uint32_t may = reduce(recovery, under_way(recovery, pcb, lost), told->delivered);
-    send_gaps(connection, lost, &may, first);
+    send_gaps(connection, told, lost, &may, first);
     pcb->cwnd = pcb->snd_nxt - recovery->acknowledged + may;
 }
 
@@ -247,8 +283,9 @@ static void respond(struct lwip_connection *connection, const struct told *told)
     if (recovery->active && TCP_SEQ_GEQ(recovery->acknowledged, recovery->until)) {
         recovery->active = false;
         recovery->duplicates = 0;
+        rack_end_recovery(&recovery->rack);
     }
-    uint32_t lost = lost_until(recovery, pcb);
+    uint32_t lost = lost_until(recovery, pcb, told->now_us);
     bool begins = !recovery->active && !recovery->timed_out && TCP_SEQ_GT(lost, recovery->acknowledged) &&
                   is_news(recovery, pcb) && pcb->unacked;
     if (begins) begin(recovery, pcb);
@@ -266,9 +303,12 @@ static void respond(struct lwip_connection *connection, const struct told *told)
 /* ---- silence ----------------------------------------------------------------------------------------------------- */
 
 /* Where the peer has what was sent again two round trips later, it will not get what is missing before. */
-static void take_answer(struct recovery *recovery, const struct told *told) {
+static void take_answer(struct recovery *recovery, const struct tcp_pcb *pcb, const struct told *told) {
     const struct scoreboard *board = &recovery->board;
-    if (tail_probe_answered(&recovery->probe, &told->answer)) {
+    const struct tail_probe_answer *answer = &told->answer;
+    if (answer->came_twice && answer->twice_until != recovery->probe.end)
+        rack_take_twice(&recovery->rack, told->acknowledged, answer->twice_until, pcb->snd_nxt);
+    if (tail_probe_answered(&recovery->probe, answer)) {
         cubic_lose(&recovery->cubic);
         stack.tail_repairs++;
     }
@@ -288,15 +328,17 @@ static uint64_t until_timeout_us(const struct tcp_pcb *pcb, bool begins_anew) {
 static void watch_silence(struct recovery *recovery, const struct tcp_pcb *pcb, uint32_t next, bool acknowledged,
                           uint64_t now_us) {
     uint32_t flight = next - recovery->acknowledged;
-    bool may_probe = recovery->probe.measured && !recovery->probe.out;
-    if (flight == 0 || recovery->active || recovery->timed_out || !(pcb->flags & TF_SACK) ||
-        !(may_probe || recovery->board.count > 0)) {
-        timer_stop(&recovery->timer);
-        return;
+    timer_stop(&recovery->timer);
+    if (flight == 0 || recovery->timed_out || !(pcb->flags & TF_SACK)) return;
+    bool gap = recovery->active || recovery->board.count > 0;
+    uint64_t due_us = gap ? rack_due_us(&recovery->rack, window_us(recovery)) : 0;
+    if (due_us <= now_us) {
+        bool may_probe = recovery->probe.measured && !recovery->probe.out;
+        if (recovery->active || !(may_probe || gap)) return;
+        due_us = now_us + tail_probe_wait_us(recovery->round_trips.smoothed_us, flight <= recovery->cubic.segment_bytes,
+                                             until_timeout_us(pcb, acknowledged));
     }
-    uint64_t wait_us = tail_probe_wait_us(recovery->round_trips.smoothed_us, flight <= recovery->cubic.segment_bytes,
-                                          until_timeout_us(pcb, acknowledged));
-    timer_wheel_start(&stack.silences, &recovery->timer, now_us + wait_us);
+    timer_wheel_start(&stack.silences, &recovery->timer, due_us);
 }
 
 static void probe_tail(struct lwip_connection *connection) {
@@ -312,13 +354,13 @@ static void probe_tail(struct lwip_connection *connection) {
 static void break_silence(struct lwip_connection *connection, uint64_t now_us) {
     struct recovery *recovery = &connection->recovery;
     const struct scoreboard *board = &recovery->board;
-    if (recovery->active || recovery->timed_out || !connection->pcb->unacked) return;
-    if (board->count == 0) {
+    if (recovery->timed_out || !connection->pcb->unacked) return;
+    if (!recovery->active && board->count == 0) {
         probe_tail(connection);
         return;
     }
+    if (!recovery->active) recovery->late_until = board->ranges[board->count - 1].left;
     const struct told nothing = {.acknowledged = recovery->acknowledged, .now_us = now_us};
-    recovery->late_until = board->ranges[board->count - 1].left;
     respond(connection, &nothing);
     tcp_output(connection->pcb);
 }
@@ -334,8 +376,8 @@ void recovery_open(struct recovery *recovery, struct tcp_pcb *pcb, uint32_t wire
     uint32_t window =
         2u * pcb->mss > 10u * wire_bytes ? 2u * pcb->mss : 10u * wire_bytes; /* RFC 6928, and lwIP's segments */
     cubic_open(&recovery->cubic, wire_bytes, window, RECOVERY_WINDOW_MOST_BYTES);
-    recovery->acknowledged = recovery->until = recovery->resent_until = recovery->resent_beside = pcb->snd_nxt;
-    recovery->late_until = pcb->snd_nxt;
+    recovery->acknowledged = recovery->until = recovery->resent_until = recovery->late_until = pcb->snd_nxt;
+    rack_open(&recovery->rack, pcb->snd_nxt);
 }
 
 void recovery_close(struct recovery *recovery) {
@@ -350,6 +392,7 @@ void recovery_sent(struct lwip_connection *connection, uint32_t first, uint32_t 
     }
     uint64_t now_us = clock_monotonic_us();
     round_trips_sent(&recovery->round_trips, first, end, first - recovery->acknowledged, now_us);
+    timeline_sent(&recovery->rack.first, end, recovery->round_trips.smoothed_us, now_us);
     watch_silence(recovery, connection->pcb, end, false, now_us);
 }
 
@@ -365,7 +408,9 @@ void recovery_watch_timer(struct lwip_connection *connection) {
     recovery->active = false;
     recovery->duplicates = 0;
     recovery->until = pcb->snd_nxt;
-    recovery->late_until = recovery->acknowledged;
+    recovery->late_until = recovery->rack.resent_from = recovery->rack.resent_until = recovery->acknowledged;
+    timeline_clear(&recovery->rack.first);
+    timeline_clear(&recovery->rack.again);
     tail_probe_forget(&recovery->probe);
     timer_stop(&recovery->timer);
     round_trips_forget(&recovery->round_trips);
@@ -385,7 +430,7 @@ err_t stack_before_input(struct tcp_pcb *pcb, struct tcp_hdr *header, u16_t opti
     if (TCP_SEQ_LT(told.acknowledged, recovery->acknowledged) || TCP_SEQ_GT(told.acknowledged, pcb->snd_nxt))
         return ERR_OK;
     take_acknowledgement(recovery, pcb, header, options_bytes, data, &told);
-    take_answer(recovery, &told);
+    take_answer(recovery, pcb, &told);
     respond(connection, &told);
     if (told.bytes > 0 || told.delivered > 0) watch_silence(recovery, pcb, pcb->snd_nxt, told.bytes > 0, told.now_us);
     connection_enlarge_buffer(connection);

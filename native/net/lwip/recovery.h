@@ -2,10 +2,10 @@
  * retransmit, around its input and output.
  *
  * lwIP sends what its window (`cwnd`) lets it send, and resends all when its timer runs out. The rest is done here, before
- * it takes an acknowledgement: CUBIC's window grows; gaps that SACK blocks show to be lost are sent again (RFC 6675), as
- * many frames as have arrived meanwhile allow (proportional rate reduction, RFC 6937); a peer without SACK gets one frame
- * again a round trip (RFC 6582). After two round trips of silence what is missing before a SACK block is lost, too, and
- * where there is no block, a probe asks for one (tail_probe.h). lwIP's count of duplicates is kept at 0 and its threshold too, so it does neither. */
+ * it takes an acknowledgement: CUBIC's window grows; gaps that SACK blocks show, and time shows to be lost (rack.h), are
+ * sent again, as many frames as have arrived meanwhile allow (proportional rate reduction, RFC 6937); a peer without SACK
+ * gets one frame again a round trip (RFC 6582). After two round trips of silence a probe asks for a block (tail_probe.h).
+ * lwIP's count of duplicates is kept at 0 and its threshold too, so it does neither. */
 #ifndef REPLAY_NET_LWIP_RECOVERY_H
 #define REPLAY_NET_LWIP_RECOVERY_H
 
@@ -17,6 +17,7 @@
 #include <lwip/tcp.h>
 
 #include "net/lwip/cubic.h"
+#include "net/lwip/rack.h"
 #include "net/lwip/round_trips.h"
 #include "net/lwip/scoreboard.h"
 #include "net/lwip/tail_probe.h"
@@ -38,10 +39,12 @@ struct recovery {
     uint8_t timeouts; /* without progress: lwIP's count, as last seen */
     uint32_t until; /* RecoveryPoint: what had been sent when the loss was noticed */
     uint32_t resent_until; /* HighRxt: gaps before it were sent again */
-    uint32_t resent_beside; /* SND.NXT when the first gap was last sent again, or became the first */
+    uint32_t first_gap; /* where it was when it was last sent again, which may be more than once */
+    uint64_t first_gap_us; /* and when that was */
+    struct rack rack;
     uint32_t late_until; /* what is missing before it is lost, though little has arrived beyond it */
     struct tail_probe probe;
-    struct timer timer; /* runs while nothing is known to be lost */
+    struct timer timer; /* until something is lost, or a probe is due */
     uint32_t duplicates; /* acknowledgements that a peer without SACK repeated: as many frames have left the network */
     /* Of proportional rate reduction, by bytes. */
     uint32_t flight_bytes; /* RecoverFS */

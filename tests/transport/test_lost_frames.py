@@ -1,0 +1,204 @@
+"""Frames that are lost, late or come twice at the end of a reply: what is sent again, and when.
+
+Counts, not durations: who is not scheduled for a while lets a timer run out, and then the test begins again.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from itertools import islice
+from typing import Any
+
+import pytest
+from peers import ACK, PUSH, RST, Peer
+
+
+def take_after_losing(peer: Peer, size_bytes: int, lost: set[int], selective: bool) -> bytes:
+    """Takes a reply, but for the frames of those numbers when they come first; says what it has as TCP does."""
+    taken, seen, begin = b"", set[int](), peer.expected
+    for segment in peer.segments(60):
+        if not segment.data:
+            continue
+        number = (segment.sequence - begin & 0xFFFFFFFF) // len(segment.data)
+        if number in lost and segment.sequence not in seen:
+            seen.add(segment.sequence)
+            continue
+        taken += peer._joined(segment)
+        options = b""
+        if selective and peer.early:
+            options = b"\x01\x01\x05\x0a" + struct.pack("!II", segment.sequence, segment.sequence + len(segment.data))
+        peer.say(ACK, options=options)
+        if len(taken) >= size_bytes:
+            break
+    return taken
+
+
+@pytest.mark.parametrize("selective", [False, True], ids=["without-sack", "with-sack"])
+def test_frames_that_are_lost_are_sent_again_before_a_timer_runs_out(
+    site: Any, client: Any, peer: Peer, selective: bool
+) -> None:
+    """A peer that says nothing of what it has beyond a gap gets one frame again a round trip."""
+    if site.transport != "dpdk":
+        pytest.skip("it is the stack of dpdk that counts recoveries")
+    value = random.Random(6).randbytes(40_000)
+    client.redis.set("again", value)
+    before = client.redis.info("transport")
+    peer.open(options=b"\x04\x02\x01\x01" if selective else b"")
+    peer.say(PUSH | ACK, b"GET again\r\n")
+    expected = b"$40000\r\n" + value + b"\r\n"
+    got = take_after_losing(peer, len(expected), {2, 9}, selective)
+    after = client.redis.info("transport")
+    client.redis.delete("again")
+    assert got == expected
+    assert after["transport_recoveries"] > before["transport_recoveries"]
+    assert after["transport_retransmissions"] >= before["transport_retransmissions"] + 2
+
+
+def block(left: int, right: int) -> bytes:
+    """A SACK block, as an option."""
+    return b"\x01\x01\x05\x0a" + struct.pack("!II", left & 0xFFFFFFFF, right & 0xFFFFFFFF)
+
+
+def take_after_losing_at(peer: Peer, size_bytes: int, lost: list[int], pause_s: float = 0.0) -> bytes:
+    """Takes a reply, but not the frames that begin at those bytes of it, as often as they are named. What is sent again
+    is answered after a pause."""
+    taken, begin, furthest = b"", peer.expected, 0
+    for segment in peer.segments(60):
+        if not segment.data:
+            continue
+        offset = segment.sequence - begin & 0xFFFFFFFF
+        if offset in lost:
+            lost.remove(offset)
+            continue
+        taken += peer._joined(segment)
+        if offset < furthest:
+            time.sleep(pause_s)
+        furthest = max(furthest, offset)
+        peer.say(ACK, options=block(segment.sequence, segment.sequence + len(segment.data)) if peer.early else b"")
+        if len(taken) >= size_bytes:
+            break
+    return taken
+
+
+def counted(client: Any) -> dict[str, int]:
+    told = client.redis.info("transport")
+    return {name: told[f"transport_{name}"] for name in ("tail_probes", "tail_repairs", "recoveries", "timeouts")}
+
+
+def gained(client: Any, before: dict[str, int]) -> dict[str, int]:
+    return {name: value - before[name] for name, value in counted(client).items() if value != before[name]}
+
+
+FRAME_BYTES = 536
+"""What a peer takes in a frame that does not say."""
+
+
+@pytest.mark.parametrize(
+    ("lost", "expected"),
+    [
+        ([5 * FRAME_BYTES], {"tail_probes": 1, "tail_repairs": 1}),
+        ([3 * FRAME_BYTES, 4 * FRAME_BYTES, 5 * FRAME_BYTES], {"tail_probes": 1, "recoveries": 1}),
+        ([4 * FRAME_BYTES], {"recoveries": 1}),
+    ],
+    ids=["the-last", "the-last-three", "the-last-but-one"],
+)
+def test_the_end_of_a_reply_does_not_wait_for_the_timer(
+    site: Any, client: Any, peer: Peer, lost: list[int], expected: dict[str, int]
+) -> None:
+    """Nothing came after it that would have shown its loss: it stood still for 200 ms, or for a second."""
+    if site.transport != "dpdk":
+        pytest.skip("it is the stack of dpdk that counts probes")
+    value = random.Random(7).randbytes(5 * FRAME_BYTES)
+    client.redis.set("tail", value)
+    reply = b"$%d\r\n%b\r\n" % (len(value), value)
+    for _ in range(20):
+        before = counted(client)
+        peer.open(options=b"\x04\x02\x01\x01")
+        peer.say(PUSH | ACK, b"GET tail\r\n")
+        assert take_after_losing_at(peer, len(reply), list(lost)) == reply
+        peer.say(PUSH | ACK, b"PING\r\n")  # what answers this acknowledges more than the probe
+        assert peer.take(7, seconds=60) == b"+PONG\r\n"
+        found = gained(client, before)
+        peer.say(RST | ACK)
+        peer.port += 1
+        if "timeouts" not in found:  # this machine did nothing else meanwhile
+            break
+    client.redis.delete("tail")
+    assert found == expected
+
+
+def test_a_reply_that_was_only_acknowledged_late_is_no_loss(site: Any, client: Any, peer: Peer) -> None:
+    """A peer that says that it has the probe's data twice."""
+    if site.transport != "dpdk":
+        pytest.skip("it is the stack of dpdk that counts probes")
+    for _ in range(20):
+        before = counted(client)
+        peer.open(options=b"\x04\x02\x01\x01")
+        peer.say(PUSH | ACK, b"PING\r\n")
+        first, again = islice((segment for segment in peer.segments(60) if segment.data), 2)
+        assert first.data == again.data == b"+PONG\r\n"
+        peer._joined(first)
+        peer.say(ACK, options=block(first.sequence, first.sequence + 7))
+        peer.say(PUSH | ACK, b"PING\r\n")
+        assert peer.take(7, seconds=60) == b"+PONG\r\n"
+        found = gained(client, before)
+        peer.say(RST | ACK)
+        peer.port += 1
+        if "timeouts" not in found:
+            break
+    assert found == {"tail_probes": 1}
+
+
+def test_what_is_lost_when_it_is_sent_again_does_not_wait_for_the_timer(site: Any, client: Any, peer: Peer) -> None:
+    """Only new data told of it, and at the end of a reply there is none. Now what was sent again after it does, too."""
+    if site.transport != "dpdk":
+        pytest.skip("it is the stack of dpdk that counts recoveries")
+    value = random.Random(8).randbytes(9 * FRAME_BYTES)
+    client.redis.set("again", value)
+    reply = b"$%d\r\n%b\r\n" % (len(value), value)
+    for _ in range(20):
+        before = counted(client)
+        peer.open(options=b"\x04\x02\x01\x01")
+        peer.say(PUSH | ACK, b"GET again\r\n")
+        # Quicker answers than any before would be taken for those to what was sent first.
+        assert take_after_losing_at(peer, len(reply), [0, 3 * FRAME_BYTES, 0], pause_s=0.02) == reply
+        found = gained(client, before)
+        peer.say(RST | ACK)
+        peer.port += 1
+        if "timeouts" not in found:
+            break
+    client.redis.delete("again")
+    assert found == {"recoveries": 1}
+
+
+def test_frames_that_overtake_many_others_are_no_loss_once_one_was_seen(site: Any, client: Any, peer: Peer) -> None:
+    """Three frames beyond a gap meant that it was lost, however the network was."""
+    if site.transport != "dpdk":
+        pytest.skip("it is the stack of dpdk that counts recoveries")
+    client.redis.set("two", b"2" * FRAME_BYTES)
+    client.redis.set("eight", b"8" * 7 * FRAME_BYTES)
+    for _ in range(20):
+        peer.open(options=b"\x04\x02\x01\x01", pause_s=0.2)  # a frame may be late by a quarter of it
+        before = counted(client)
+        for key, frames in (("two", 2), ("eight", 8)):
+            peer.say(PUSH | ACK, b"GET %b\r\n" % key.encode())
+            came = list(islice((segment for segment in peer.segments(60) if segment.data), frames))
+            begin = peer.expected
+            for segment in came:
+                peer._joined(segment)
+            end, peer.expected = peer.expected, begin
+            time.sleep(0.2)
+            peer.say(ACK, options=block(came[1].sequence, end))
+            peer.expected = end
+            peer.say(ACK)
+        peer.say(PUSH | ACK, b"PING\r\n")
+        assert peer.take(7, seconds=60) == b"+PONG\r\n"
+        found = gained(client, before)
+        peer.say(RST | ACK)
+        peer.port += 1
+        if not found:  # the two acknowledgements came shortly after each other
+            break
+    client.redis.delete("two", "eight")
+    assert found == {}
