@@ -41,6 +41,7 @@ struct table_info {
     int64_t newest_version;
     uint64_t reserved_slots, pinned_slots, free_slots, retired_slots, item_bytes;
     uint64_t steps, step_bytes, streams;
+    uint64_t disk_bytes, cold_pages;
     bool closed;
     char closed_reason[128];
     double max_priority;

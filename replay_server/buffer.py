@@ -21,7 +21,7 @@ from .buffer_streams import BufferStreams
 from .checks import check_awaited, check_ids, check_timeout, check_version
 from .codec import pack
 from .driver import at_once
-from .errors import ConnectionLost, ReplayError, TableClosed, Timeout, error_from_core, explain
+from .errors import ConnectionLost, ReplayError, SchemaError, TableClosed, Timeout, error_from_core, explain
 from .n_step_writer import make_writer
 from .options import SampleOptions, SamplerOptions, TableChanges, exponent
 from .sampler import Sampler
@@ -80,7 +80,8 @@ class Buffer(TableMethods, Staying):
         table: what it holds.
 
     Raises:
-        SchemaError: the core refuses the table's spec.
+        SchemaError: the core refuses the table's spec, or the table's storage is not "memory": a forked child could not
+            have its own copy of a file.
         LimitExceeded: there is no memory for it.
     """
 
@@ -98,6 +99,11 @@ class Buffer(TableMethods, Staying):
         self._waiting_sample: set[object] = set()
         self._watching: set[object] = set()
         self._error = ffi.new("struct error *")
+        if table.storage != "memory":
+            raise SchemaError(
+                f"table {table.name!r} has storage {table.storage!r}, which needs a server: use "
+                "rs.Server([table], directory=…), or storage='memory'"
+            )
         config = ffi.new("struct table_config *")
         spec = table.pack()
         if lib.table_config_parse(config, ffi.NULL, spec, len(spec), self._error) != 0:

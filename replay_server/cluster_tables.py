@@ -16,10 +16,9 @@ _STRIDE = 0x9E3779B97F4A7C15
 _BOUNDLESS = 1e15
 """Samples that nobody draws."""
 _SUMS = (
-    "size", "capacity", "bytes", "steps", "step_bytes", "streams", "added", "sampled", "unused",
-    "removed", "stale_updates",
-    "stale_items", "updates_applied", "waiting", "waiting_add", "waiting_sample", "pinned_slots", "reserved_slots",
-    "free_slots", "retired_slots", "max_bytes", "total_priority", "zero_priorities",
+    "size", "capacity", "bytes", "steps", "step_bytes", "streams", "disk_bytes", "cold_pages", "added", "sampled",
+    "unused", "removed", "stale_updates", "stale_items", "updates_applied", "waiting", "waiting_add",
+    "waiting_sample", "pinned_slots", "reserved_slots", "free_slots", "retired_slots", "max_bytes", "total_priority", "zero_priorities",
 )  # fmt: skip
 
 

@@ -32,6 +32,9 @@ from .selectors import (
 from .tree import Leaves, leaves_of, mapped, part_of, paths_under, shaped, taken_apart, tree_from, tree_of
 
 COMPRESSIONS = ("none", "lz4", "zstd")
+STORAGES = ("memory", "disk")
+LEAST_DISK_BYTES = 64
+"""Values of a column that may lie on disk."""
 MAX_COLUMNS = 256
 MAX_DIMENSIONS = 8
 MAX_LENGTH = 1 << 30
@@ -226,6 +229,8 @@ class Table:
             seen, in adds or in `sample(policy_version=)`. The signature then needs an int64 column `policy_version`.
             None = no limit.
         compression: of steps: "none", "lz4" or "zstd". Each step is a separate block.
+        storage: "memory", or "disk": columns of at least 64 bytes, ragged columns and compressed steps lie in a file in
+            the server's data folder, so the table can be larger than memory. Of a server alone, not of a `Buffer`.
         seed: of the sampler's random numbers; 0 = from the operating system.
         durable: a server with an append-only file (`appendonly yes`) writes what happens to the table there, so that it
             survives a kill. False: the table is in snapshots alone.
@@ -247,6 +252,7 @@ class Table:
     max_staleness: int | None = None
     seed: int = 0
     compression: str = "none"
+    storage: str = "memory"
     durable: bool = True
     log_priorities: bool = True
 
@@ -298,6 +304,13 @@ class Table:
     def _check_parts(self) -> None:
         if self.compression not in COMPRESSIONS:
             raise SchemaError(f"compression must be one of {', '.join(COMPRESSIONS)}, got {self.compression!r}")
+        if self.storage not in STORAGES:
+            raise SchemaError(f"storage must be one of {', '.join(STORAGES)}, got {self.storage!r}")
+        if self.storage == "disk" and not self._has_large_columns:
+            raise SchemaError(
+                f"storage 'disk' is for columns of at least {LEAST_DISK_BYTES} bytes and for ragged ones, and table "
+                f"{self.name!r} has none; smaller columns lie in memory in any case"
+            )
         for flag in ("durable", "log_priorities"):
             if not isinstance(getattr(self, flag), bool):
                 raise SchemaError(f"{flag} must be true or false, got {getattr(self, flag)!r}")
@@ -308,6 +321,11 @@ class Table:
         limiter_map(self.rate_limiter)
         if staleness_number(self.max_staleness) < 0:
             object.__setattr__(self, "max_staleness", None)
+
+    @property
+    def _has_large_columns(self) -> bool:
+        columns = [column for column in self.leaves.values() if isinstance(column, Column)]
+        return any(column.ragged or column.item_bytes >= LEAST_DISK_BYTES for column in columns)
 
     @classmethod
     def queue(cls, name: str, signature: Mapping[str, Any], size: int, **settings: Any) -> Table:
@@ -438,6 +456,7 @@ class Table:
             "max_staleness": staleness_number(self.max_staleness),
             "seed": int(self.seed),
             **({} if self.compression == "none" else {"compression": self.compression}),
+            **({} if self.storage == "memory" else {"storage": self.storage}),
             **{flag: False for flag in ("durable", "log_priorities") if not getattr(self, flag)},
         }
 

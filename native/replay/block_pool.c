@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "base/bitmap.h"
 #include "base/memory.h"
 
 #define ALIGNMENT 16u
@@ -21,7 +22,8 @@ static void make_classes(struct block_pool *pool, const struct block_sizes *size
     pool->class_bytes[pool->classes++] = (largest + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-int block_pool_init(struct block_pool *pool, const struct block_sizes *sizes, uint64_t total_bytes) {
+int block_pool_init(struct block_pool *pool, const struct block_sizes *sizes, uint64_t total_bytes,
+                    struct disk_memory *disk) {
     memset(pool, 0, sizeof *pool);
     make_classes(pool, sizes);
     pool->chunk_bytes = sizes->least_chunk;
@@ -33,8 +35,11 @@ int block_pool_init(struct block_pool *pool, const struct block_sizes *sizes, ui
     pool->returned = BLOCK_POOL_NONE;
     for (uint32_t i = 0; i < pool->classes; i++) pool->with_room[i] = BLOCK_POOL_NONE;
     pool->chunk = memory_map(pool->chunks * sizeof *pool->chunk);
-    pool->base = memory_map(pool->chunks * pool->chunk_bytes);
-    if (!pool->chunk || !pool->base) {
+    pool->words = (uint32_t)(bitmap_bytes((uint32_t)(pool->chunk_bytes / sizes->least)) / sizeof *pool->given_back);
+    pool->given_back = memory_map(pool->chunks * pool->words * sizeof *pool->given_back);
+    pool->region = disk ? disk_region_new(disk, pool->chunks * pool->chunk_bytes) : NULL;
+    pool->base = disk ? pool->region ? pool->region->base : NULL : memory_map(pool->chunks * pool->chunk_bytes);
+    if (!pool->chunk || !pool->given_back || !pool->base) {
         block_pool_free(pool);
         return -1;
     }
@@ -43,7 +48,8 @@ int block_pool_init(struct block_pool *pool, const struct block_sizes *sizes, ui
 
 void block_pool_free(struct block_pool *pool) {
     memory_unmap(pool->chunk, pool->chunks * sizeof *pool->chunk);
-    memory_unmap(pool->base, pool->chunks * pool->chunk_bytes);
+    memory_unmap(pool->given_back, pool->chunks * pool->words * sizeof *pool->given_back);
+    if (!pool->region) memory_unmap(pool->base, pool->chunks * pool->chunk_bytes);
     memset(pool, 0, sizeof *pool);
 }
 
@@ -83,40 +89,51 @@ static void unlink_chunk(struct block_pool *pool, uint32_t index) {
     if (chunk->next != BLOCK_POOL_NONE) pool->chunk[chunk->next].previous = chunk->previous;
 }
 
+static uint64_t *given_back(const struct block_pool *pool, uint32_t index) {
+    return pool->given_back + (size_t)index * pool->words;
+}
+
 static uint32_t new_chunk(struct block_pool *pool, uint32_t class) {
     uint32_t index = pool->returned;
-    if (index != BLOCK_POOL_NONE)
+    if (index != BLOCK_POOL_NONE) {
         pool->returned = pool->chunk[index].next;
-    else if (pool->fresh < pool->chunks)
+        memset(given_back(pool, index), 0, pool->words * sizeof *pool->given_back);
+    } else if (pool->fresh < pool->chunks &&
+               (!pool->region || disk_region_back(pool->region, (pool->fresh + (size_t)1) * pool->chunk_bytes))) {
         index = pool->fresh++;
-    else
+    } else {
         return BLOCK_POOL_NONE;
-    pool->chunk[index] = (struct block_chunk){.returned = BLOCK_POOL_NONE, .class = class};
+    }
+    pool->chunk[index] = (struct block_chunk){.class = class};
     link_chunk(pool, index);
     return index;
 }
 
 static bool is_full(const struct block_pool *pool, const struct block_chunk *chunk) {
-    return chunk->returned == BLOCK_POOL_NONE &&
+    return chunk->used == chunk->fresh &&
            (chunk->fresh + 1) * pool->class_bytes[chunk->class] > pool->chunk_bytes;
 }
 
 /* ---- blocks -------------------------------------------------------------------------------------------------------- */
 
+/* The first free block of a chunk that has one. */
+static uint32_t take_given_back(struct block_pool *pool, uint32_t index) {
+    uint64_t *words = given_back(pool, index);
+    uint32_t *lowest = &pool->chunk[index].lowest;
+    while (words[*lowest] == 0) ++*lowest;
+    uint32_t bit = (uint32_t)__builtin_ctzll(words[*lowest]);
+    words[*lowest] &= words[*lowest] - 1;
+    return *lowest * 64 + bit;
+}
+
 void *block_pool_take(struct block_pool *pool, size_t bytes) {
     uint32_t class = class_of(pool, bytes), index = pool->with_room[class];
     if (index == BLOCK_POOL_NONE && (index = new_chunk(pool, class)) == BLOCK_POOL_NONE) return NULL;
     struct block_chunk *chunk = &pool->chunk[index];
-    uint8_t *first = pool->base + index * pool->chunk_bytes, *block;
-    if (chunk->returned != BLOCK_POOL_NONE) {
-        block = first + chunk->returned * pool->class_bytes[class];
-        memcpy(&chunk->returned, block, sizeof chunk->returned);
-    } else {
-        block = first + chunk->fresh++ * pool->class_bytes[class];
-    }
+    uint32_t number = chunk->used < chunk->fresh ? take_given_back(pool, index) : chunk->fresh++;
     chunk->used++;
     if (is_full(pool, chunk)) unlink_chunk(pool, index);
-    return block;
+    return pool->base + index * pool->chunk_bytes + number * pool->class_bytes[class];
 }
 
 void block_pool_give(struct block_pool *pool, void *block) {
@@ -127,8 +144,10 @@ void block_pool_give(struct block_pool *pool, void *block) {
     size_t block_bytes = pool->class_bytes[chunk->class];
     assert(chunk->used > 0 && offset % pool->chunk_bytes % block_bytes == 0);
     if (is_full(pool, chunk)) link_chunk(pool, index);
-    memcpy(block, &chunk->returned, sizeof chunk->returned);
-    chunk->returned = (uint32_t)(offset % pool->chunk_bytes / block_bytes);
+    uint32_t number = (uint32_t)(offset % pool->chunk_bytes / block_bytes);
+    bitmap_set(given_back(pool, index), number);
+    if (number / 64 < chunk->lowest) chunk->lowest = number / 64;
+    if (pool->region) disk_memory_expect(pool->region->disk, block, block_bytes, DISK_TO_WRITE);
     if (--chunk->used == 0) {
         unlink_chunk(pool, index);
         chunk->next = pool->returned;

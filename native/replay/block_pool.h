@@ -1,12 +1,15 @@
 /* block_pool: memory for blocks of many sizes, such as compressed steps: chunks of one mapping, each cut into blocks
  * of one size class. With eight classes for each doubling of the size, a block wastes a sixteenth on average. A chunk
- * whose last block is given back may serve another class. Allocating and giving back are O(1) (finding the class:
- * O(log classes)). Pages are touched only as chunks fill. */
+ * whose last block is given back may serve another class. Giving back is O(1), allocating a search in the few words that
+ * have a bit for each block of a chunk. Pages are touched only as chunks fill, and free blocks not at all: those of a pool
+ * on a disk may be absent. */
 #ifndef REPLAY_REPLAY_BLOCK_POOL_H
 #define REPLAY_REPLAY_BLOCK_POOL_H
 
 #include <stddef.h>
 #include <stdint.h>
+
+#include "base/disk_memory.h"
 
 #define BLOCK_POOL_BLOCKS_IN_CHUNK 8u /* at least */
 #define BLOCK_POOL_MAX_CLASSES 256u
@@ -15,14 +18,17 @@
 struct block_chunk {
     uint32_t next, previous; /* among those of its class with room, or (next) among the free ones */
     uint32_t used, fresh; /* blocks in use; blocks from `fresh` on were never used */
-    uint32_t returned; /* first of the blocks that were given back; each holds the number of the next */
+    uint32_t lowest; /* word of `returned` before which none has a bit */
     uint32_t class;
 };
 
 struct block_pool {
     uint8_t *base;
     size_t chunk_bytes;
+    struct disk_region *region; /* that `base` is of; NULL: it is in memory */
     struct block_chunk *chunk;
+    uint64_t *given_back; /* one bit a block of each chunk: it was used, and is free */
+    uint32_t words; /* of a chunk in there */
     uint32_t chunks, fresh, returned; /* chunks from `fresh` on were never used; `returned` begins a list */
     uint32_t classes;
     size_t class_bytes[BLOCK_POOL_MAX_CLASSES];
@@ -36,11 +42,18 @@ struct block_sizes {
     size_t least_chunk; /* bytes */
 };
 
-/* Room for blocks of these sizes, `total_bytes` of them together and a little more. -1: no address space. */
-int block_pool_init(struct block_pool *pool, const struct block_sizes *sizes, uint64_t total_bytes);
+/* Room for blocks of these sizes, `total_bytes` of them together and a little more, on a disk unless that is NULL. -1: no
+ * address space. */
+int block_pool_init(struct block_pool *pool, const struct block_sizes *sizes, uint64_t total_bytes,
+                    struct disk_memory *disk);
 void block_pool_free(struct block_pool *pool); /* takes zeroed memory as well */
 size_t block_pool_size(const struct block_pool *pool, size_t bytes); /* what a block of so many bytes occupies */
-void *block_pool_take(struct block_pool *pool, size_t bytes); /* NULL: all chunks are in use */
+/* What a block that was taken occupies. */
+static inline size_t block_pool_taken(const struct block_pool *pool, const uint8_t *block) {
+    return pool->class_bytes[pool->chunk[(size_t)(block - pool->base) / pool->chunk_bytes].class];
+}
+
+void *block_pool_take(struct block_pool *pool, size_t bytes); /* NULL: all chunks are in use, or the disk is full */
 void block_pool_give(struct block_pool *pool, void *block);
 
 #endif

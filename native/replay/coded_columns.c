@@ -23,7 +23,8 @@ void coded_columns_init(struct coded_columns *coded, uint32_t columns, const siz
     }
 }
 
-int coded_columns_map(struct coded_columns *coded, enum step_codec codec, uint64_t slots, uint64_t most_bytes) {
+int coded_columns_map(struct coded_columns *coded, enum step_codec codec, uint64_t slots, uint64_t most_bytes,
+                      struct disk_memory *disk) {
     if (!coded->slot_bytes) return 0;
     uint64_t slack = column_set_count(&coded->set) * sizeof(uint32_t);
     const struct block_sizes sizes = {LEAST_BLOCK_BYTES, coded->largest + sizeof(uint32_t), CLASSES_IN_DOUBLING,
@@ -32,7 +33,7 @@ int coded_columns_map(struct coded_columns *coded, enum step_codec codec, uint64
     coded->codec = codec_new(codec);
     coded->scratch = memory_map(coded->largest);
     bool failed = !coded->codec || !coded->scratch ||
-                  block_pool_init(&coded->pool, &sizes, at_most((coded->slot_bytes + slack) * slots, most_bytes));
+                  block_pool_init(&coded->pool, &sizes, at_most((coded->slot_bytes + slack) * slots, most_bytes), disk);
     for (uint32_t i = 0; i < coded->columns && !failed; i++) {
         if (!coded_columns_has(coded, i)) continue;
         coded->block[i] = memory_map(slots * sizeof *coded->block[i]);
@@ -90,9 +91,9 @@ void coded_columns_decode(const struct coded_columns *coded, uint32_t column, ui
 uint64_t coded_columns_bytes(const struct coded_columns *coded, uint32_t slot) {
     uint64_t bytes = 0;
     COLUMN_SET_EACH(column, &coded->set) {
-        size_t size;
-        coded_columns_block(coded, column, slot, &size);
-        bytes += block_pool_size(&coded->pool, size + sizeof(uint32_t));
+        const uint8_t *block = coded->block[column][slot];
+        assert(block);
+        bytes += block_pool_taken(&coded->pool, block);
     }
     return bytes;
 }

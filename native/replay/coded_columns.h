@@ -29,8 +29,10 @@ struct coded_columns {
 
 /* Columns of so many bytes a value, 0: not coded. Nothing is mapped yet. */
 void coded_columns_init(struct coded_columns *coded, uint32_t columns, const size_t *value_bytes);
-/* Room for the blocks of so many slots, at most `most_bytes`. -1: memory is exhausted; free is then still to be called. */
-int coded_columns_map(struct coded_columns *coded, enum step_codec codec, uint64_t slots, uint64_t most_bytes);
+/* Room for the blocks of so many slots, at most `most_bytes`, on a disk unless that is NULL. -1: memory is exhausted; free is
+ * then still to be called. */
+int coded_columns_map(struct coded_columns *coded, enum step_codec codec, uint64_t slots, uint64_t most_bytes,
+                      struct disk_memory *disk);
 void coded_columns_free(struct coded_columns *coded); /* takes zeroed memory as well */
 
 static inline bool coded_columns_has(const struct coded_columns *coded, uint32_t column) {

@@ -70,12 +70,21 @@ static bool is_apart(const struct column_arrays *arrays, uint32_t column) {
     return arrays->stride[column] > 0 && arrays->offset[column] == NO_OFFSET;
 }
 
-int column_arrays_map(struct column_arrays *arrays, uint64_t slots) {
+/* An array for a column: on the disk, if there is one. */
+static uint8_t *map_apart(struct column_arrays *arrays, uint32_t column) {
+    size_t size_bytes = arrays->stride[column] * arrays->slots;
+    if (!arrays->disk) return map(size_bytes);
+    arrays->region[column] = disk_region_new(arrays->disk, size_bytes);
+    return arrays->region[column] ? arrays->region[column]->base : NULL;
+}
+
+int column_arrays_map(struct column_arrays *arrays, uint64_t slots, struct disk_memory *disk) {
     arrays->slots = slots;
+    arrays->disk = disk;
     bool failed = arrays->row_bytes && !(arrays->rows = map(arrays->row_bytes * slots));
     for (uint32_t i = 0; i < arrays->columns && !failed; i++) {
         if (is_apart(arrays, i)) {
-            arrays->base[i] = map(arrays->stride[i] * slots);
+            arrays->base[i] = map_apart(arrays, i);
             failed = !arrays->base[i];
         } else if (arrays->stride[i]) {
             arrays->base[i] = arrays->rows + arrays->offset[i];
@@ -86,9 +95,21 @@ int column_arrays_map(struct column_arrays *arrays, uint64_t slots) {
 
 void column_arrays_free(struct column_arrays *arrays) {
     for (uint32_t i = 0; i < arrays->columns; i++)
-        if (is_apart(arrays, i)) memory_unmap(arrays->base[i], arrays->stride[i] * arrays->slots);
+        if (is_apart(arrays, i) && !arrays->disk) memory_unmap(arrays->base[i], arrays->stride[i] * arrays->slots);
     memory_unmap(arrays->rows, arrays->row_bytes * arrays->slots);
     memset(arrays, 0, sizeof *arrays);
+}
+
+bool column_arrays_back(struct column_arrays *arrays, uint64_t slots) {
+    for (uint32_t i = 0; i < arrays->columns; i++)
+        if (arrays->region[i] && !disk_region_back(arrays->region[i], arrays->stride[i] * slots)) return false;
+    return true;
+}
+
+void column_arrays_expect(const struct column_arrays *arrays, uint32_t slot, uint32_t slots, enum disk_use use) {
+    for (uint32_t i = 0; i < arrays->columns; i++)
+        if (arrays->region[i])
+            disk_memory_expect(arrays->disk, column_arrays_value(arrays, i, slot), arrays->stride[i] * slots, use);
 }
 
 /* ---- copying ------------------------------------------------------------------------------------------------------- */

@@ -38,7 +38,7 @@ static uint64_t most_bytes(const struct table_config *config, size_t largest) {
     return at_most(config->capacity * largest + slack, RAGGED_MOST_BYTES);
 }
 
-static int map(struct ragged_store *store, const struct table_config *config) {
+static int map(struct ragged_store *store, const struct table_config *config, struct disk_memory *disk) {
     static const struct block_sizes sizes = {LEAST_REST_BYTES, RAGGED_UNIT_BYTES, REST_CLASSES_IN_DOUBLING,
                                              REST_CHUNK_BYTES};
     uint64_t bytes = most_bytes(config, store->largest);
@@ -47,16 +47,20 @@ static int map(struct ragged_store *store, const struct table_config *config) {
     uint64_t rests = 2 * at_most(bytes, values * RAGGED_UNIT_BYTES);
     store->unit_count = (uint32_t)(bytes / RAGGED_UNIT_BYTES + 1);
     store->next = memory_map(store->unit_count * sizeof *store->next);
-    store->units = memory_map((size_t)store->unit_count * RAGGED_UNIT_BYTES);
-    if (!store->next || !store->units || block_pool_init(&store->rests, &sizes, rests)) return -1;
+    size_t unit_bytes = (size_t)store->unit_count * RAGGED_UNIT_BYTES;
+    store->region = disk ? disk_region_new(disk, unit_bytes) : NULL;
+    store->units = disk ? store->region ? store->region->base : NULL : memory_map(unit_bytes);
+    if (!store->next || !store->units || block_pool_init(&store->rests, &sizes, rests, disk)) return -1;
+    if (disk) return 0;
     /* Both are touched from their beginning on. */
-    if (bytes >= MEMORY_HUGE_BYTES) memory_advise_huge(store->units, (size_t)store->unit_count * RAGGED_UNIT_BYTES);
+    if (bytes >= MEMORY_HUGE_BYTES) memory_advise_huge(store->units, unit_bytes);
     if (rests >= MEMORY_HUGE_BYTES)
         memory_advise_huge(store->rests.base, store->rests.chunks * store->rests.chunk_bytes);
     return 0;
 }
 
-struct ragged_store *ragged_store_new(const struct table_config *config, struct error *error) {
+struct ragged_store *ragged_store_new(const struct table_config *config, struct disk_memory *disk,
+                                      struct error *error) {
     struct ragged_store *store = memory_calloc(1, sizeof *store);
     if (!store) {
         error_set(error, ERROR_GENERIC, "out of memory for table '%s'", config->name);
@@ -69,12 +73,13 @@ struct ragged_store *ragged_store_new(const struct table_config *config, struct 
         store->max_length[i] = config->column[i].max_length;
     }
     store->largest = ragged_largest_bytes(config);
-    if (map(store, config) == 0) return store;
-    error_set(
-        error, ERROR_GENERIC,
-        "out of memory: %llu bytes for the ragged columns of table '%s' could not be mapped; set a smaller max_length, "
-        "or capacity",
-        (unsigned long long)most_bytes(config, store->largest), config->name);
+    if (map(store, config, disk) == 0) return store;
+    if (!disk || !disk_memory_failed(disk, error)) {
+        error_set(error, ERROR_GENERIC,
+                  "out of memory: %llu bytes for the ragged columns of table '%s' could not be mapped; set a smaller "
+                  "max_length, or capacity",
+                  (unsigned long long)most_bytes(config, store->largest), config->name);
+    }
     ragged_store_free(store);
     return NULL;
 }
@@ -82,7 +87,7 @@ struct ragged_store *ragged_store_new(const struct table_config *config, struct 
 void ragged_store_free(struct ragged_store *store) {
     if (!store) return;
     memory_unmap(store->next, store->unit_count * sizeof *store->next);
-    memory_unmap(store->units, (size_t)store->unit_count * RAGGED_UNIT_BYTES);
+    if (!store->region) memory_unmap(store->units, (size_t)store->unit_count * RAGGED_UNIT_BYTES);
     block_pool_free(&store->rests);
     memory_free(store);
 }
@@ -129,6 +134,8 @@ int ragged_store_put(struct ragged_store *store, uint32_t column, struct ragged_
     uint32_t units = (uint32_t)(bytes / RAGGED_UNIT_BYTES);
     assert(value->length == 0);
     if (units > store->returned_count + (uint64_t)(store->unit_count - store->fresh)) return -1;
+    size_t fresh = units > store->returned_count ? store->fresh + (units - store->returned_count) : 0;
+    if (fresh && store->region && !disk_region_back(store->region, fresh * RAGGED_UNIT_BYTES)) return -1;
     uint8_t *block = rest ? block_pool_take(&store->rests, rest) : NULL;
     if (rest && !block) return -1;
     *value = (struct ragged_value){.length = length};

@@ -42,6 +42,7 @@ struct ragged_store {
     size_t row_bytes[TABLE_MAX_COLUMNS]; /* by the table's columns; 0: not ragged */
     uint32_t max_length[TABLE_MAX_COLUMNS];
     size_t largest; /* bytes of all values of the largest item */
+    struct disk_region *region; /* that the units are of; NULL: they are in memory */
     uint8_t *units;
     uint32_t *next; /* by unit: the next of its chain, or of those given back */
     uint32_t unit_count, fresh, returned, returned_count; /* units from `fresh` on were never used */
@@ -62,8 +63,9 @@ struct ragged_piece {
 size_t ragged_largest_bytes(const struct table_config *config); /* of all ragged values of an item; 0: there are none */
 uint64_t ragged_most_taken(const struct table_config *config); /* what they take in a store at most */
 
-/* NULL with `error` set. A table without ragged columns has none. */
-struct ragged_store *ragged_store_new(const struct table_config *config, struct error *error);
+/* On a disk unless that is NULL. NULL with `error` set. A table without ragged columns has none. */
+struct ragged_store *ragged_store_new(const struct table_config *config, struct disk_memory *disk,
+                                      struct error *error);
 void ragged_store_free(struct ragged_store *store); /* NULL is allowed */
 
 static inline bool ragged_store_has(const struct ragged_store *store, uint32_t column) {

@@ -275,6 +275,9 @@ static int put_ragged(struct reservation *reservation, uint32_t column, const ui
     uint64_t max_bytes = reservation->table->config.max_bytes;
     bool is_full = max_bytes && ragged->used_bytes + bytes > max_bytes + RAGGED_SLACK_BYTES;
     if (is_full || ragged_store_put(ragged, column, value, rows, length)) {
+        struct disk_memory *disk = reservation->store->disk;
+        if (!is_full && disk && disk_memory_is_full(disk))
+            return disk_memory_refuse(disk, "the rows of ragged columns", error);
         return error_set(error, ERROR_LIMIT,
                          "no room for the rows of column '%s': table '%s' holds %" PRIu64 " bytes of such, %" PRIu64
                          " are on their way, and replies in flight show others; read replies faster, or add fewer at "
@@ -312,6 +315,8 @@ int reservation_fill_ragged(struct reservation *reservation, uint32_t column, co
 /* ---- coded columns ------------------------------------------------------------------------------------------------- */
 
 static int refuse_pool(const struct reservation *reservation, struct error *error) {
+    struct disk_memory *disk = reservation->store->disk;
+    if (disk && disk_memory_is_full(disk)) return disk_memory_refuse(disk, "compressed steps", error);
     return error_set(error, ERROR_LIMIT, "no room for compressed steps of table '%s': %" PRIu32 " are in it",
                      reservation->table->config.name, reservation->store->occupied);
 }

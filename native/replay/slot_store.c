@@ -42,9 +42,10 @@ static void init_columns(struct slot_store *store, const struct table_config *co
 }
 
 int slot_store_init(struct slot_store *store, const struct table_config *config, enum slot_kind kind, uint64_t slots,
-                    struct error *error) {
+                    struct disk_memory *disk, struct error *error) {
     memset(store, 0, sizeof *store);
     store->kind = kind;
+    store->disk = disk;
     init_columns(store, config);
     uint64_t bytes = store->arrays.slot_bytes + store->coded.slot_bytes; /* 0: all that they have is without bytes */
     assert(slots > 0);
@@ -61,13 +62,13 @@ int slot_store_init(struct slot_store *store, const struct table_config *config,
     store->entries = memory_map(slots * store->entry_bytes);
     store->returned = memory_map(slots * sizeof *store->returned);
     bool ragged = kind == SLOT_OF_ITEM && ragged_largest_bytes(config) > 0;
-    if (ragged && !(store->ragged = ragged_store_new(config, error))) {
+    if (ragged && !(store->ragged = ragged_store_new(config, disk, error))) {
         slot_store_free(store);
         return -1;
     }
     store->keeps_apart = ragged || store->coded.slot_bytes > 0;
-    bool failed = !store->entries || !store->returned || column_arrays_map(&store->arrays, slots) ||
-                  coded_columns_map(&store->coded, config->codec, slots, MOST_STEP_BYTES);
+    bool failed = !store->entries || !store->returned || column_arrays_map(&store->arrays, slots, disk) ||
+                  coded_columns_map(&store->coded, config->codec, slots, MOST_STEP_BYTES, disk);
     if (kind == SLOT_OF_ITEM && !failed) {
         memory_advise_huge(store->entries, slots * store->entry_bytes);
         store->slot = (struct slot *)(void *)store->entries;
@@ -76,6 +77,7 @@ int slot_store_init(struct slot_store *store, const struct table_config *config,
     }
     if (!failed) return 0;
     slot_store_free(store);
+    if (disk && disk_memory_failed(disk, error)) return -1;
     return error_set(error, ERROR_GENERIC, "out of memory: %llu slots of %llu bytes could not be mapped for table '%s'",
                      (unsigned long long)slots, (unsigned long long)bytes, config->name);
 }
@@ -117,6 +119,12 @@ static void give_back(struct slot_store *store, uint32_t slot) {
         return;
     }
     store->returned[store->returned_count++] = slot;
+    if (store->disk) column_arrays_expect(&store->arrays, slot, 1, DISK_TO_WRITE);
+}
+
+bool slot_store_back(struct slot_store *store, uint64_t more) {
+    if (!store->disk || more <= store->returned_count) return true;
+    return column_arrays_back(&store->arrays, at_most(store->fresh + more - store->returned_count, store->slots));
 }
 
 uint32_t slot_store_reserve(struct slot_store *store) {

@@ -64,6 +64,7 @@ struct slot_store {
     struct column_arrays arrays; /* of those */
     struct coded_columns coded; /* of the others */
     struct ragged_store *ragged; /* of items: what the values of ragged columns refer to; NULL: there are none */
+    struct disk_memory *disk; /* that large columns lie on, the table's; NULL: they are in memory */
     bool keeps_apart; /* some of what a slot has lies in `coded` or `ragged` */
     uint8_t *entries; /* by slot: its references and, of an item, the rest of `struct slot` */
     size_t entry_bytes;
@@ -95,9 +96,9 @@ struct slot_store {
 size_t slot_column_bytes(const struct column *column, enum slot_kind kind);
 size_t slot_row_bytes(const struct table_config *config, enum slot_kind kind);
 
-/* Of steps there may be fewer slots than asked for, where address space is short. */
+/* `disk`: NULL for all in memory. Of steps there may be fewer slots than asked for, where address space is short. */
 int slot_store_init(struct slot_store *store, const struct table_config *config, enum slot_kind kind, uint64_t slots,
-                    struct error *error);
+                    struct disk_memory *disk, struct error *error);
 /* From now on each slot sees `length` slots of another store. -1: memory is exhausted. */
 int slot_store_init_lists(struct slot_store *store, struct slot_store *seen, uint32_t length);
 void slot_store_free(struct slot_store *store); /* takes zeroed memory as well */
@@ -124,7 +125,10 @@ static inline uint32_t *slot_list(const struct slot_store *store, uint32_t slot)
 }
 
 /* ---- the life of a slot ---- */
-uint32_t slot_store_reserve(struct slot_store *store); /* a slot must be free */
+/* Has space on the disk for the slots of `more` beside all that were given out, so that they can be reserved. True where
+ * there is no disk. False: it is full. */
+bool slot_store_back(struct slot_store *store, uint64_t more);
+uint32_t slot_store_reserve(struct slot_store *store); /* a slot must be free, and backed */
 void slot_store_unreserve(struct slot_store *store, uint32_t slot);
 void slot_store_enter(struct slot_store *store, uint32_t slot); /* reserved → occupied, with one reference */
 void slot_store_release(struct slot_store *store, uint32_t slot); /* the last reference went; for slot_store_drop */

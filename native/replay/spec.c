@@ -131,6 +131,16 @@ static bool has_version_column(const struct table_config *config) {
     return freshness.column >= 0;
 }
 
+/* One that lies on a disk where the table does. */
+static bool has_large_column(const struct table_config *config) {
+    for (uint32_t i = 0; i < config->columns; i++) {
+        const struct column *column = &config->column[i];
+        bool is_window = column->kind == COLUMN_WINDOW;
+        if (!is_window && (column_is_ragged(column) || column->item_bytes >= COLUMN_ARRAYS_SMALL_BYTES)) return true;
+    }
+    return false;
+}
+
 /* Checks what must hold between settings, at creation and after each change. */
 static int check_config(struct table_config *config, struct error *error) {
     uint64_t capacity = table_effective_capacity(config);
@@ -144,6 +154,12 @@ static int check_config(struct table_config *config, struct error *error) {
         return error_set(error, ERROR_BADSCHEMA,
                          "compression: expected none in a table without windows, got %s; only steps are compressed",
                          codec_name(config->codec));
+    }
+    if (config->storage == STORAGE_DISK && !has_large_column(config)) {
+        return error_set(error, ERROR_BADSCHEMA,
+                         "storage: expected memory in a table without a column of at least %u bytes or a ragged one, "
+                         "got disk; smaller columns lie in memory in any case",
+                         COLUMN_ARRAYS_SMALL_BYTES);
     }
     uint64_t one_item = (uint64_t)window_map_most_steps(&map) * slot_row_bytes(config, SLOT_OF_STEP);
     if (config->max_bytes && config->max_bytes < one_item) {
@@ -194,7 +210,8 @@ enum spec_key {
     KEY_MAX_BYTES,
     KEY_MAX_STALENESS,
     KEY_SEED,
-    KEY_COMPRESSION, /* not written where it is none; nor are these where they are true */
+    KEY_COMPRESSION, /* not written where it is none … */
+    KEY_STORAGE,     /* … or memory; nor are these where they are true */
     KEY_DURABLE,
     KEY_LOG_PRIORITIES,
     SPEC_KEYS,
@@ -202,8 +219,9 @@ enum spec_key {
     SPEC_KNOWN_KEYS
 };
 static const char *const spec_keys[SPEC_KNOWN_KEYS] = {
-    "name",      "capacity",      "signature", "sampler",     "remover", "rate_limiter",   "max_times_sampled",
-    "max_bytes", "max_staleness", "seed",      "compression", "durable", "log_priorities", "incarnation"};
+    "name",      "capacity",      "signature", "sampler",     "remover", "rate_limiter", "max_times_sampled",
+    "max_bytes", "max_staleness", "seed",      "compression", "storage", "durable",      "log_priorities",
+    "incarnation"};
 
 static int read_flag(struct spec_reader *spec, const char *what, bool *flag) {
     struct msgpack_value value;
@@ -237,6 +255,20 @@ static int read_compression(struct spec_reader *spec, enum step_codec *codec) {
                            names[kind], names[kind]);
 }
 
+static const char *const storages[] = {"memory", "disk"};
+
+const char *table_storage_name(enum table_storage storage) {
+    return storages[storage];
+}
+
+static int read_storage(struct spec_reader *spec, enum table_storage *storage) {
+    struct msgpack_value value;
+    int kind = 0;
+    if (spec_next_value(spec, &value) || spec_take_choice(spec, "storage", &value, storages, 2, &kind)) return -1;
+    *storage = (enum table_storage)kind;
+    return 0;
+}
+
 static int read_setting(struct spec_reader *spec, struct table_config *config, enum spec_key key) {
     struct msgpack_value value;
     uint64_t number = 0;
@@ -256,6 +288,7 @@ static int read_setting(struct spec_reader *spec, struct table_config *config, e
     case KEY_MAX_STALENESS: return read_staleness(spec, &config->max_staleness);
     case KEY_SEED: return spec_read_unsigned(spec, "seed", 0, UINT64_MAX, &config->seed);
     case KEY_COMPRESSION: return read_compression(spec, &config->codec);
+    case KEY_STORAGE: return read_storage(spec, &config->storage);
     case KEY_DURABLE: return read_flag(spec, spec_keys[key], &config->durable);
     case KEY_LOG_PRIORITIES: return read_flag(spec, spec_keys[key], &config->log_priorities);
     case KEY_INCARNATION: return spec_next_value(spec, &value);
@@ -408,7 +441,8 @@ static int take_written(struct msgpack_writer *writer, const struct table_config
 
 int table_config_write(const struct table_config *config, uint8_t **spec, size_t *length, struct error *error) {
     struct msgpack_writer writer = {0};
-    msgpack_write_map(&writer, SPEC_KEYS - (config->codec == CODEC_NONE) - config->durable - config->log_priorities);
+    msgpack_write_map(&writer, SPEC_KEYS - (config->codec == CODEC_NONE) - (config->storage == STORAGE_MEMORY) -
+                                   config->durable - config->log_priorities);
     write_text(&writer, spec_keys[KEY_NAME]);
     write_text(&writer, config->name);
     write_text(&writer, spec_keys[KEY_CAPACITY]);
@@ -421,6 +455,10 @@ int table_config_write(const struct table_config *config, uint8_t **spec, size_t
     if (config->codec != CODEC_NONE) {
         write_text(&writer, spec_keys[KEY_COMPRESSION]);
         write_text(&writer, codec_name(config->codec));
+    }
+    if (config->storage != STORAGE_MEMORY) {
+        write_text(&writer, spec_keys[KEY_STORAGE]);
+        write_text(&writer, storages[config->storage]);
     }
     if (!config->durable) write_false(&writer, KEY_DURABLE);
     if (!config->log_priorities) write_false(&writer, KEY_LOG_PRIORITIES);

@@ -4,14 +4,33 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
+
+#define DISK_FOLDER "." /* a server's data folder, in which it runs */
 
 uint64_t table_effective_capacity(const struct table_config *config) {
     uint64_t item_bytes = slot_row_bytes(config, SLOT_OF_ITEM); /* 0: all that items have are windows */
     uint64_t by_bytes = config->max_bytes && item_bytes ? config->max_bytes / item_bytes : UINT64_MAX;
     return by_bytes < config->capacity ? by_bytes : config->capacity;
+}
+
+/* Of a slot's columns, what lies in memory. */
+static uint64_t resident_bytes(const struct table_config *config, enum slot_kind kind) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < config->columns; i++) {
+        size_t column_bytes = slot_column_bytes(&config->column[i], kind);
+        bytes += column_bytes < COLUMN_ARRAYS_SMALL_BYTES ? column_bytes : 0;
+    }
+    return bytes;
+}
+
+uint64_t table_full_memory_bytes(const struct table_config *config) {
+    if (config->storage == STORAGE_MEMORY) return table_full_bytes(config);
+    uint64_t item_bytes = resident_bytes(config, SLOT_OF_ITEM) + resident_bytes(config, SLOT_OF_STEP);
+    return table_effective_capacity(config) * item_bytes;
 }
 
 uint64_t table_full_bytes(const struct table_config *config) {
@@ -24,10 +43,11 @@ uint64_t table_full_bytes(const struct table_config *config) {
 static int init_stores(struct table *table, uint32_t slots, struct error *error) {
     const struct table_config *config = &table->config;
     window_map_init(&table->windows, config);
-    if (slot_store_init(&table->items, config, SLOT_OF_ITEM, slots, error)) return -1;
+    if (config->storage == STORAGE_DISK && !(table->disk = disk_memory_new(DISK_FOLDER, error))) return -1;
+    if (slot_store_init(&table->items, config, SLOT_OF_ITEM, slots, table->disk, error)) return -1;
     if (!table_has_windows(table)) return 0;
     uint64_t step_slots = table_step_slots(config, slots) + TABLE_HELD_SLOTS;
-    if (slot_store_init(&table->steps, config, SLOT_OF_STEP, step_slots, error)) return -1;
+    if (slot_store_init(&table->steps, config, SLOT_OF_STEP, step_slots, table->disk, error)) return -1;
     if (slot_store_init_lists(&table->items, &table->steps, table->windows.steps)) {
         return error_set(error, ERROR_GENERIC, "out of memory: the windows of table '%s' could not be mapped",
                          config->name);
@@ -79,6 +99,7 @@ void table_free(struct table *table) {
     max_tree_free(&table->priorities);
     slot_store_free(&table->steps);
     slot_store_free(&table->items);
+    disk_memory_free(table->disk);
     memory_free(table);
 }
 
@@ -134,9 +155,19 @@ void table_info(const struct table *table, struct table_info *info) {
         .streams = table->stream_count,
         .max_priority = max_tree_maximum(&table->priorities),
         .total_priority = selector_total(&table->sampler),
+        .disk_bytes = table->disk ? disk_memory_backed_bytes(table->disk) : 0,
+        .cold_pages = table->disk ? disk_memory_cold_pages(table->disk) : 0,
         .closed = table->closed,
     };
     memcpy(info->closed_reason, table->closed_reason, sizeof info->closed_reason);
+}
+
+int table_back_slots(struct table *table, struct slot_store *store, uint64_t more, struct error *error) {
+    if (slot_store_back(store, more)) return 0;
+    char what[TABLE_MAX_NAME + 64];
+    snprintf(what, sizeof what, "%" PRIu64 " %s of table '%.100s'", more,
+             store->kind == SLOT_OF_ITEM ? "items" : "steps", table->config.name);
+    return disk_memory_refuse(table->disk, what, error);
 }
 
 double table_priority_limit(const struct table *table) {

@@ -110,6 +110,8 @@ enum selector_kind {
 };
 #define SELECTOR_KINDS 6
 enum step_codec { CODEC_NONE, CODEC_LZ4, CODEC_ZSTD };
+/* STORAGE_DISK: large columns lie in a file in the process's folder, of which the system keeps in memory what fits. */
+enum table_storage { STORAGE_MEMORY, STORAGE_DISK };
 enum limiter_kind { LIMITER_MIN_SIZE, LIMITER_SAMPLE_TO_INSERT_RATIO, LIMITER_QUEUE };
 
 struct table_config {
@@ -131,6 +133,7 @@ struct table_config {
     int64_t max_staleness; /* policy versions behind the newest that an item may be; -1 = any number */
     uint64_t seed; /* 0 = from the operating system */
     enum step_codec codec; /* of step columns */
+    enum table_storage storage;
     bool durable; /* an append-only file has what happens to it, where there is one … */
     bool log_priorities; /* … updates of priorities included */
 };
@@ -146,6 +149,7 @@ struct table_info {
     int64_t newest_version; /* of the policy, seen by adds or samples; INT64_MIN: none yet */
     uint64_t reserved_slots, pinned_slots, free_slots, retired_slots, item_bytes;
     uint64_t steps, step_bytes, streams; /* steps in memory, their payload */
+    uint64_t disk_bytes, cold_pages; /* storage on disk: space that its file takes; pages that replies had to wait for */
     bool closed;
     char closed_reason[TABLE_MAX_REASON + 1]; /* "": none was given, or it is open */
     double max_priority; /* raw, over live items; 0 if none */
@@ -170,6 +174,8 @@ const char *selector_name(enum selector_kind kind); /* "prioritized", "max_heap"
 
 uint64_t table_effective_capacity(const struct table_config *config); /* capacity, or fewer where max_bytes binds */
 uint64_t table_full_bytes(const struct table_config *config); /* payload when it holds all that it may */
+uint64_t table_full_memory_bytes(const struct table_config *config); /* of that, what must lie in memory */
+const char *table_storage_name(enum table_storage storage);
 
 struct table *table_new(const struct table_config *config, struct error *error);
 void table_free(struct table *table); /* no reservation and no pin may be left; its streams go with it */

@@ -34,6 +34,8 @@ struct reservation *table_reserve(struct table *table, uint32_t n, struct error 
     }
     const struct slot_store *items = &table->items;
     bool spare = items->reserved + (uint64_t)n <= TABLE_RESERVED_LIMIT && n <= slot_store_free_slots(items);
+    /* Space for those that were let through and have still to be placed stays theirs. */
+    if (spare && table_back_slots(table, &table->items, table->entering + n, error)) return NULL;
     return reservation_new(table, &table->items, n, spare, error);
 }
 
@@ -158,7 +160,10 @@ int table_begin_commit(struct table *table, struct reservation *reservation, str
     uint32_t n = reservation->n;
     if ((table_has_windows(table) || table->items.ragged) && check_room(table, reservation, error)) return -1;
     if (!table_can_add(table, n, error)) return -1;
-    if (!reservation->placed && !has_slots_for_staged(table, n, excess_of(table, n), error)) return -1;
+    if (!reservation->placed && (!has_slots_for_staged(table, n, excess_of(table, n), error) ||
+                                 table_back_slots(table, &table->items, table->entering + n, error))) {
+        return -1;
+    }
     reservation->default_priority = table->items.live ? max_tree_maximum(&table->priorities) : 1.0;
     rate_limiter_added(&table->limiter, n);
     table->entering += n;

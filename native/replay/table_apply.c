@@ -97,11 +97,12 @@ static int take_counters(struct table *table, const struct record *record, struc
 
 /* ---- slots --------------------------------------------------------------------------------------------------------- */
 
-/* A free slot becomes reserved. False: it is not free, or there is none of that number. */
+/* A free slot becomes reserved. False: it is not free, there is none of that number, or no space for it on the disk. */
 static bool take_slot(struct slot_store *store, uint32_t slot) {
     if (slot >= store->slots) return false;
     uint32_t *references = slot_references(store, slot);
     if (*references != 0) return false;
+    if (slot >= store->fresh && store->disk && !column_arrays_back(&store->arrays, slot + (uint64_t)1)) return false;
     *references = SLOT_RESERVED;
     store->reserved++;
     if (slot >= store->fresh) store->fresh = slot + 1;
@@ -115,7 +116,9 @@ static const char *read_group(struct slot_store *store, const uint8_t *body, siz
     for (uint32_t i = 0; i < n; i++) {
         bool is_known = slots[i] < store->slots && slot_is_occupied(store, slots[i]);
         if (is_known && store->kind == SLOT_OF_ITEM) return "an item enters a slot that has one";
-        if (!is_known && !take_slot(store, slots[i])) return "a slot that cannot be entered";
+        if (!is_known && !take_slot(store, slots[i]))
+            return store->disk && disk_memory_is_full(store->disk) ? "no space on disk for its slot"
+                                                                   : "a slot that cannot be entered";
         if (!is_known) continue;
         for (uint32_t j = 0; j < i; j++)
             if (slots[j] == slots[i]) return "a slot that came twice";

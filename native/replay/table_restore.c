@@ -168,6 +168,9 @@ static int begin(struct table_restore *restore, const struct description *descri
     if (closed->type == MSGPACK_STRING &&
         table_close(restore->table, (const char *)closed->bytes.data, closed->bytes.length, error))
         return -1;
+    if (table_back_slots(restore->table, &restore->table->items, used, error) ||
+        (steps_used && table_back_slots(restore->table, &restore->table->steps, steps_used, error)))
+        return -1;
     take_description(restore->table, description);
     return 0;
 }

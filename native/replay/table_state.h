@@ -31,6 +31,7 @@ struct table_work {
 struct table {
     struct table_config config;
     uint32_t shard_bits; /* the shard's number, above the generation */
+    struct disk_memory *disk; /* that large columns lie on; NULL: they are in memory */
     struct slot_store items;
     struct rate_limiter limiter;
     struct selector_order order;
@@ -98,6 +99,8 @@ void table_take_batch(struct table *table, uint32_t n, const uint32_t *slots, ui
                       struct table_detail *details);
 /* A sample would wait for the reason in `error`: on a closed table that becomes ERROR_CLOSED, since nothing will be added. */
 void table_refuse_wait(const struct table *table, struct error *error);
+/* Has space for so many more slots of items, or steps, on the table's disk, if it has one. -1: there is none. */
+int table_back_slots(struct table *table, struct slot_store *store, uint64_t more, struct error *error);
 /* Lets go of what the settings do not allow: a snapshot may have been cut in the middle of a change. */
 void table_recheck(struct table *table);
 void table_limit_priorities(struct table *table); /* sets max_priority_allowed, after the exponents */

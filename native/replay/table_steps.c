@@ -96,7 +96,10 @@ static int check_reservation(const struct table *table, uint32_t n, struct error
 }
 
 struct reservation *table_reserve_steps(struct table *table, uint32_t n, struct error *error) {
-    if (table_check_open(table, error) || check_reservation(table, n, error)) return NULL;
+    if (table_check_open(table, error) || check_reservation(table, n, error) ||
+        table_back_slots(table, &table->steps, n, error)) {
+        return NULL;
+    }
     return reservation_new(table, &table->steps, n, true, error);
 }
 

@@ -21,7 +21,7 @@ static void blocks_keep_apart_and_chunks_serve_again(void) {
     uint8_t *block[HELD] = {0};
     size_t size[HELD];
     random_seed(&random, 1);
-    CHECK(block_pool_init(&pool, &(struct block_sizes){64, 20000, 8, 64u << 10}, HELD * 20000) == 0);
+    CHECK(block_pool_init(&pool, &(struct block_sizes){64, 20000, 8, 64u << 10}, HELD * 20000, NULL) == 0);
     for (int round = 0; round < 40000; round++) {
         uint32_t i = (uint32_t)random_below(&random, HELD);
         if (block[i]) {
@@ -50,7 +50,7 @@ static void a_pool_that_is_used_up_says_so(void) {
     struct block_pool pool;
     uint32_t taken = 0;
     uint8_t *block, *last = NULL;
-    CHECK(block_pool_init(&pool, &(struct block_sizes){64, 1000, 8, 64u << 10}, 100 * 1000) == 0);
+    CHECK(block_pool_init(&pool, &(struct block_sizes){64, 1000, 8, 64u << 10}, 100 * 1000, NULL) == 0);
     while ((block = block_pool_take(&pool, 1000))) {
         last = block;
         taken++;

@@ -29,6 +29,8 @@ READ(stale_updates, info->stale_updates)
 READ(steps, info->steps)
 READ(step_bytes, info->step_bytes)
 READ(streams, info->streams)
+READ(disk_bytes, info->disk_bytes)
+READ(cold_pages, info->cold_pages)
 READ(max_priority, info->max_priority)
 READ(total_priority, info->total_priority)
 READ(version, info->newest_version == INT64_MIN ? NAN : (double)info->newest_version)
@@ -120,6 +122,10 @@ const struct family families_tables[] = {
     {"replay_server_table_steps", METRIC_GAUGE, EACH_TABLE, "Steps in memory.", steps},
     {"replay_server_table_step_bytes", METRIC_GAUGE, EACH_TABLE, "Payload of the steps in memory.", step_bytes},
     {"replay_server_table_streams", METRIC_GAUGE, EACH_TABLE, "Open streams of all connections.", streams},
+    {"replay_server_table_disk_bytes", METRIC_GAUGE, EACH_TABLE,
+     "Space on disk that the table's file takes; 0: the table is in memory.", disk_bytes},
+    {"replay_server_table_cold_pages_total", METRIC_COUNTER, EACH_TABLE,
+     "Pages that were read from disk before a reply could be made.", cold_pages},
     {"replay_server_table_slots", METRIC_GAUGE, EACH_TABLE,
      "Slots without a live item: free, pinned by replies, reserved by adds, or used up.", .write = write_slots},
     {"replay_server_table_added_items_total", METRIC_COUNTER, EACH_TABLE, "Items added.", added},

@@ -104,6 +104,8 @@ void replay_info_command(struct client *client) {
         {"steps", info.steps},
         {"step_bytes", info.step_bytes},
         {"streams", info.streams},
+        {"disk_bytes", info.disk_bytes},
+        {"cold_pages", info.cold_pages},
         {"added", info.added},
         {"sampled", info.sampled},
         {"unused", info.unused},
@@ -125,7 +127,7 @@ void replay_info_command(struct client *client) {
         {"shard", (uint64_t)client->server->config.shard},
     };
     const size_t count = sizeof numbers / sizeof numbers[0];
-    reply_map(client, count + 13);
+    reply_map(client, count + 14);
     for (size_t i = 0; i < count; i++) {
         reply_bulk_string(client, numbers[i].key);
         reply_integer(client, (int64_t)numbers[i].value);
@@ -148,6 +150,8 @@ void replay_info_command(struct client *client) {
     reply_bulk_string(client, reason_add.message);
     reply_bulk_string(client, "closed_reason");
     reply_bulk_string(client, info.closed_reason);
+    reply_bulk_string(client, "storage");
+    reply_bulk_string(client, table_storage_name(config->storage));
     reply_described(client, "sampler", config, describe_sampler);
     reply_described(client, "remover", config, describe_remover);
     reply_described(client, "rate_limiter", config, describe_limiter);
@@ -175,9 +179,10 @@ void replay_info(const struct client *client, struct text *out) {
         text_append(out,
                     "table_%s:size=%" PRIu64 ",capacity=%" PRIu64 ",bytes=%" PRIu64 ",added=%" PRIu64
                     ",sampled=%" PRIu64 ",removed=%" PRIu64 ",stale_updates=%" PRIu64 ",waiting_add=%" PRIu32
-                    ",waiting_sample=%" PRIu32 ",pinned_slots=%" PRIu64 ",reserved_slots=%" PRIu64 ",closed=%d\r\n",
+                    ",waiting_sample=%" PRIu32 ",pinned_slots=%" PRIu64 ",reserved_slots=%" PRIu64
+                    ",closed=%d,disk_bytes=%" PRIu64 ",cold_pages=%" PRIu64 "\r\n",
                     table_config(entry->table)->name, info.size, info.capacity, info.bytes, info.added, info.sampled,
                     info.removed, info.stale_updates, entry->adders.length, entry->samplers.length, info.pinned_slots,
-                    info.reserved_slots, info.closed);
+                    info.reserved_slots, info.closed, info.disk_bytes, info.cold_pages);
     }
 }

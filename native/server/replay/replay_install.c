@@ -34,7 +34,7 @@ static int check(struct replay_registry *registry, struct table *const *tables, 
                   : replay_registry_check_memory(registry, config, new_bytes, error))
             return -1;
         total += !there;
-        new_bytes += there ? 0 : table_full_bytes(config);
+        new_bytes += there ? 0 : table_full_memory_bytes(config);
     }
     return total <= REPLAY_MAX_TABLES
                ? 0
