@@ -25,6 +25,7 @@
 #include "server/process/command_line.h"
 #include "server/redis/acl/acl.h"
 #include "server/redis/redis_part.h"
+#include "server/replay/replay_cold.h"
 #include "server/replay/replay_part.h"
 #include "server/replay/replay_registry.h"
 
@@ -231,7 +232,8 @@ static int serve(struct server *server, const struct options *options, const str
         return start_failed(EXIT_FAILED, error.message);
     if (data->open && open_user_space(server, data, &error) < 0) return start_failed(EXIT_FAILED, error.message);
     int code = load_users(server);
-    if (code == EXIT_CLEAN && append_log_watch(server->durability->append_log, transport, &error) < 0)
+    if (code == EXIT_CLEAN && (append_log_watch(server->durability->append_log, transport, &error) < 0 ||
+                               cold_readers_watch(server->replay->cold, transport, &error) < 0))
         code = start_failed(EXIT_FAILED, error.message);
     if (code == EXIT_CLEAN) code = fill(server, options, setup);
     if (code != EXIT_CLEAN) return code;

@@ -8,6 +8,7 @@
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
 #include "server/replay/replay_coded.h"
+#include "server/replay/replay_cold.h"
 #include "server/replay/replay_large_batch.h"
 #include "server/replay/replay_part.h"
 
@@ -197,6 +198,24 @@ static bool is_copied_in_parts(const struct replay_request *request, const struc
            replay_copied_bytes(request, request->n) > REPLAY_PART_BYTES && replay_may_stay_pinned(request, client);
 }
 
+/* What a batch that was drawn comes to: a reply, or slices that make one. Takes the batch over. */
+static void finish(struct client *client, struct replay_request *request, struct replay_batch *batch) {
+    if (request->shared && !request->coded && replay_share_batch(client, request, batch)) return;
+    if (!request->entry->followed && is_copied_in_parts(request, client)) {
+        replay_copy_in_parts(client, request, batch);
+        return;
+    }
+    reply(client, request, batch);
+    replay_batch_release(batch);
+}
+
+static void reply_at_once(struct client *client, struct replay_request *request, struct replay_batch *batch) {
+    reply(client, request, batch);
+    replay_batch_release(batch);
+}
+
+static const struct replay_cold_ways ways = {.finish = finish, .at_once = reply_at_once};
+
 /* Draws and replies; false when it must wait. */
 static bool sample_attempt(struct client *client) {
     struct replay_request *request = client_state(client);
@@ -223,13 +242,7 @@ static bool sample_attempt(struct client *client) {
         return true;
     }
     wait_queue_wake(client->server, &entry->adders);
-    if (request->shared && !request->coded && replay_share_batch(client, request, batch)) return true;
-    if (is_copied_in_parts(request, client)) {
-        replay_copy_in_parts(client, request, batch);
-        return true;
-    }
-    reply(client, request, batch);
-    replay_batch_release(batch);
+    if (!replay_cold_wait(client, request, batch, &ways)) finish(client, request, batch);
     return true;
 }
 
@@ -293,12 +306,7 @@ static void get_at_once(struct client *client, struct replay_request *request) {
         return;
     }
     for (uint32_t i = 0; i < n; i++) batch->weights[i] = 1;
-    if (!entry->followed && is_copied_in_parts(request, client)) {
-        replay_copy_in_parts(client, request, batch);
-        return;
-    }
-    reply(client, request, batch);
-    replay_batch_release(batch);
+    if (!replay_cold_wait(client, request, batch, &ways)) finish(client, request, batch);
 }
 
 /* The items of a table that follows a primary's are copied at once: none may stay pinned. */

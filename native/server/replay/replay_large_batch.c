@@ -14,6 +14,7 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/core/slices.h"
+#include "server/replay/replay_cold.h"
 #include "server/replay/replay_source.h"
 
 #define PART_ITEMS REPLAY_AT_ONCE_ITEMS
@@ -22,6 +23,9 @@ struct replay_parts {
     struct replay_batch *batch; /* was drawn before, and is pinned; NULL: parts are drawn, or found by id */
     bool by_id;
     uint32_t done; /* items that are copied */
+    uint32_t taken; /* of a part whose items are pinned and not copied */
+    uint32_t slots[PART_ITEMS]; /* theirs */
+    struct cold_read *read; /* brings them into memory; NULL: they are there */
     uint32_t weighed;
     double least; /* probability of those that were drawn */
     struct blob *ids, *probabilities, *weights, *details; /* without a batch; details: NULL unless asked for */
@@ -43,7 +47,9 @@ void replay_parts_drop(struct replay_request *request) {
     if (!parts) return;
     request->parts = NULL;
     if (!parts->batch && !parts->by_id && request->begun)
-        table_end_sample(request->entry->table, request->n - parts->done);
+        table_end_sample(request->entry->table, request->n - parts->done - parts->taken);
+    cold_read_drop(parts->read);
+    table_unpin(request->entry->table, parts->slots, parts->taken);
     if (parts->batch) replay_batch_release(parts->batch);
     blob_release(parts->ids);
     blob_release(parts->probabilities);
@@ -123,16 +129,42 @@ static int take_items(struct client *client, struct replay_request *request, uin
     return 0;
 }
 
+/* What the part reads of a disk is there. 1: not yet; -1: it cannot be read. */
+static int await_disk(struct replay_parts *parts, struct error *error) {
+    if (!parts->read) return 0;
+    if (!cold_read_is_over(parts->read)) return 1;
+    bool failed = cold_read_failed(parts->read, error);
+    cold_read_drop(parts->read);
+    parts->read = NULL;
+    return failed ? -1 : 0;
+}
+
+/* A part of a batch that is drawn, or found, in parts. */
+static int take_part(struct client *client, struct replay_request *request, uint32_t count, struct error *error) {
+    struct replay_parts *parts = request->parts;
+    if (parts->taken == 0) {
+        int missing = take_items(client, request, count, parts->slots, error);
+        if (missing) return missing;
+        parts->taken = count;
+        parts->read = cold_read_begin(client, request->entry, request->columns, request->column_count, parts->slots,
+                                      count);
+    }
+    int waits = await_disk(parts, error);
+    if (waits) return waits;
+    copy_columns(request, parts->slots, count);
+    table_unpin(request->entry->table, parts->slots, count);
+    parts->taken = 0;
+    return 0;
+}
+
 static int copy_part(struct client *client, struct replay_request *request, struct error *error) {
     struct replay_parts *parts = request->parts;
-    uint32_t taken[PART_ITEMS], count = next_part(request);
+    uint32_t count = next_part(request);
     if (parts->batch) {
         copy_columns(request, parts->batch->slots + parts->done, count);
     } else {
-        int missing = take_items(client, request, count, taken, error);
-        if (missing) return missing;
-        copy_columns(request, taken, count);
-        table_unpin(request->entry->table, taken, count);
+        int left = take_part(client, request, count, error);
+        if (left) return left;
     }
     parts->done += count;
     return 0;

@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/gradients_registry.h"
+#include "server/replay/replay_cold.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/replay_rows.h"
 #include "server/replay/replay_streams.h"
@@ -17,7 +18,8 @@ static bool create(struct server *server) {
     part->tables = replay_registry_new(server);
     part->weights = weights_registry_new();
     part->gradients = gradients_registry_new(server);
-    return part->tables && part->weights && part->gradients;
+    part->cold = cold_readers_new();
+    return part->tables && part->weights && part->gradients && part->cold;
 }
 
 static void free_part(struct server *server) {
@@ -26,6 +28,7 @@ static void free_part(struct server *server) {
     share_free_left(server);
     if (part->weights) weights_registry_free(part->weights);
     gradients_registry_free(part->gradients);
+    cold_readers_free(part->cold); /* before the tables that they read */
     if (part->tables) replay_registry_free(part->tables);
     memory_free(part);
 }
@@ -72,7 +75,7 @@ static const struct info_section info[] = {
     {"replay", 100, replay_info}, {"gradients", 110, gradients_info}, {0},
 };
 
-static const struct long_task tasks[] = {{streams_work}, {change_work}, {.run = NULL}};
+static const struct long_task tasks[] = {{streams_work}, {change_work}, {cold_readers_step}, {.run = NULL}};
 
 static const struct command *const commands[] = {commands_gradients, commands_replay, commands_share, commands_weights,
                                                  NULL};

@@ -5,6 +5,7 @@
 #include "server/core/subsystem.h"
 #include "server/replay/share.h"
 
+struct cold_readers;
 struct gradients_registry;
 struct replay_registry;
 struct weights_registry;
@@ -13,6 +14,7 @@ struct replay_part {
     struct replay_registry *tables;
     struct weights_registry *weights;
     struct gradients_registry *gradients;
+    struct cold_readers *cold;
     struct share_totals shares;
     char share_socket[64]; /* name of the abstract socket for clients of this host; "": none */
 };

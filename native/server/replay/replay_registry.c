@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "server/core/client.h"
 #include "server/core/server.h"
+#include "server/replay/replay_cold.h"
 #include "server/replay/replay_large_batch.h"
 #include "server/replay/replay_log.h"
 #include "server/replay/replay_part.h"
@@ -111,15 +112,15 @@ static bool same_config(const struct table_config *there, const struct table_con
  * never lost to memory later. */
 int replay_registry_check_memory(const struct replay_registry *registry, const struct table_config *config,
                                  uint64_t beside_bytes, struct error *error) {
-    uint64_t bytes = beside_bytes + table_full_bytes(config); /* below 2^60; tables that are there are below 2^46 */
+    uint64_t bytes = beside_bytes + table_full_memory_bytes(config); /* below 2^60; tables that are there are below 2^46 */
     for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next)
-        bytes += table_full_bytes(table_config(entry->table));
+        bytes += table_full_memory_bytes(table_config(entry->table));
     if (!server_memory_exceeded(registry->server, bytes)) return 0;
     return error_set(error, ERROR_LIMIT,
                      "table '%s' would hold up to %" PRIu64
                      " bytes of items, which do not fit in maxmemory beside the other "
                      "tables and keys; lower capacity, set max_bytes, or raise maxmemory",
-                     config->name, table_full_bytes(config));
+                     config->name, table_full_memory_bytes(config));
 }
 
 /* From 5·10^18 up to 9·10^18: an integer of RESP, and always of the same length, in decimal and in msgpack. */
@@ -272,6 +273,7 @@ static void wake_others(const struct replay_request *request) {
 static void drop_request(struct client *client, void *state) {
     struct replay_request *request = state;
     struct replay_registry *registry = client->server->replay->tables;
+    replay_cold_drop(request);
     replay_share_drop(client, request);
     replay_parts_drop(request);
     replay_request_release(request);

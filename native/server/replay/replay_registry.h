@@ -70,6 +70,7 @@ enum replay_request_kind {
 };
 
 struct replay_batch;
+struct replay_request;
 
 /* A batch on its way into shared memory. */
 struct replay_gather {
@@ -79,6 +80,19 @@ struct replay_gather {
     uint32_t place, item;        /* which of the columns asked for, and its next item */
     size_t column_bytes,
         done;   /* of that column: all of its bytes, and those that are gathered; before the first item 0 */
+};
+
+/* How a batch that waits for the disk goes on: all of it is in memory; or the wait was cut short. Both take the batch over. */
+struct replay_cold_ways {
+    void (*finish)(struct client *client, struct replay_request *request, struct replay_batch *batch);
+    void (*at_once)(struct client *client, struct replay_request *request, struct replay_batch *batch);
+};
+
+/* A batch that waits for what it reads of a disk. */
+struct replay_cold {
+    struct cold_read *read;
+    struct replay_batch *batch; /* NULL: there is none */
+    const struct replay_cold_ways *ways;
 };
 
 /* A request for a table, from its header until it is answered: while its columns land, and while it waits. */
@@ -123,6 +137,7 @@ struct replay_request {
     bool shared; /* SAMPLE: by shared memory where there is room */
     bool detailed; /* SAMPLE: with what the table knows of each item */
     struct replay_gather gather;
+    struct replay_cold cold;
 };
 
 struct replay_registry {

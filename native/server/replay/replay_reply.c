@@ -136,7 +136,8 @@ bool replay_batch_allowed(const struct replay_request *request, const struct cli
     struct replay_entry *entry = request->entry;
     uint32_t n = request->n;
     const struct table_config *config = table_config(entry->table);
-    bool from_slots = false;
+    /* Items of a table on disk stay pinned while what they lack is read. */
+    bool from_slots = config->storage == STORAGE_DISK && n <= REPLAY_CLIENT_PINNED_LIMIT;
     for (uint32_t i = 0; i < request->column_count; i++) {
         const struct column *column = &config->column[request->columns[i]];
         from_slots |= replay_column_is_sent_from_slots(column, n) || (request->coded && column->kind == COLUMN_WINDOW);
