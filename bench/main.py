@@ -20,6 +20,7 @@ BENCHMARKS = {
     "lab": "a server on a virtual device in user space, and a client's command on the other side of it",
     "latency": "the transports side by side: kernel sockets, DPDK, F-Stack, and Redis, over the same veth",
     "store": "the store beside Redis by redis-benchmark's tests: rate, processor time, latency, memory a key",
+    "disk": "batches of a table on disk that is larger than memory, beside the disk's own rate; PING meanwhile",
     "snapshot": "what saving 5 GB costs those who are served meanwhile",
     "dashboard": "what being looked at once a second costs a server with 64 actors",
     "gradients": "a flush of gradients summed up in the server, beside one that pulls them all",

@@ -18,7 +18,8 @@ _BOUNDLESS = 1e15
 _SUMS = (
     "size", "capacity", "bytes", "steps", "step_bytes", "streams", "disk_bytes", "cold_pages", "added", "sampled",
     "unused", "removed", "stale_updates", "stale_items", "updates_applied", "waiting", "waiting_add",
-    "waiting_sample", "pinned_slots", "reserved_slots", "free_slots", "retired_slots", "max_bytes", "total_priority", "zero_priorities",
+    "waiting_sample", "pinned_slots", "reserved_slots", "free_slots", "retired_slots", "max_bytes", "total_priority",
+    "zero_priorities",
 )  # fmt: skip
 
 

@@ -53,7 +53,7 @@ struct disk_memory {
     pthread_t helper, writer;
     sem_t work, writer_ends;
     bool has_writer;
-    atomic_bool ending;
+    atomic_bool ending, told;
     struct expected expected[EXPECTED];
     _Atomic uint32_t expected_given, expected_taken;
 };
@@ -182,7 +182,7 @@ void disk_memory_expect(struct disk_memory *disk, const void *bytes, size_t size
     if (waiting == EXPECTED) return;
     disk->expected[given % EXPECTED] = (struct expected){bytes, size_bytes, use};
     atomic_store_explicit(&disk->expected_given, given + 1, memory_order_release);
-    if (waiting == 0) sem_post(&disk->work);
+    if (!atomic_exchange(&disk->told, true)) sem_post(&disk->work);
 }
 
 /* First all are asked for, so that the disk has much to do at once, then each is waited for. */
@@ -222,7 +222,7 @@ static void free_now(struct disk_memory *disk) {
         struct disk_region *next = region->next;
         for (size_t at = 0; at < region->size_bytes && at < region->backed_bytes; at += UNMAP_PIECE_BYTES)
             (void)madvise(region->base + at, at_most(UNMAP_PIECE_BYTES, region->size_bytes - at), MADV_DONTNEED);
-        munmap(region->base, region->size_bytes);
+        memory_unmap_file(region->base, region->size_bytes);
         memory_free(region);
         region = next;
     }
@@ -238,6 +238,7 @@ static void *help(void *argument) {
     while (!atomic_load_explicit(&disk->ending, memory_order_acquire)) {
         while (sem_wait(&disk->work) < 0 && errno == EINTR) {
         }
+        (void)atomic_exchange(&disk->told, false); /* an exchange, which shows all that was given before it was told */
         reserve_wanted(disk);
         read_expected(disk);
     }
@@ -338,10 +339,8 @@ struct disk_region *disk_region_new(struct disk_memory *disk, size_t size_bytes)
         return NULL;
     }
     int failed = ftruncate(disk->descriptor, (off_t)(disk->end_bytes + size_bytes));
-    void *base = failed ? MAP_FAILED
-                        : mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, disk->descriptor,
-                               (off_t)disk->end_bytes);
-    if (base == MAP_FAILED) {
+    void *base = failed ? NULL : memory_map_file_shared(disk->descriptor, disk->end_bytes, size_bytes);
+    if (!base) {
         error_set(&disk->failure, ERROR_LIMIT,
                   "a table whose storage may grow to %llu bytes cannot have a file in %.200s: %s; make capacity "
                   "smaller",
@@ -349,7 +348,6 @@ struct disk_region *disk_region_new(struct disk_memory *disk, size_t size_bytes)
         memory_free(region);
         return NULL;
     }
-    (void)madvise(base, size_bytes, MADV_RANDOM); /* a fault reads what it needs: neighbours are not wanted soon */
     *region = (struct disk_region){.base = base, .size_bytes = size_bytes, .disk = disk, .at = disk->end_bytes};
     disk->end_bytes += size_bytes;
     region->next = atomic_load_explicit(&disk->regions, memory_order_relaxed);

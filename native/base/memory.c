@@ -355,6 +355,13 @@ void *memory_map_file(int descriptor, size_t size_bytes) {
     return pointer;
 }
 
+void *memory_map_file_shared(int descriptor, uint64_t offset, size_t size_bytes) {
+    void *pointer = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, (off_t)offset);
+    if (pointer == MAP_FAILED) return NULL;
+    (void)madvise(pointer, size_bytes, MADV_RANDOM);
+    return pointer;
+}
+
 void memory_unmap_file(void *pointer, size_t size_bytes) {
     munmap(pointer, size_bytes);
 }

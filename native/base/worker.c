@@ -20,7 +20,8 @@ struct worker {
     sem_t given_count, finished_count;
     _Atomic(struct worker_job *) given, finished;
     atomic_bool stopping;
-    void (*notify)(void *context); /* NULL: its owner is not woken, and goes first where both want one core */
+    bool steps_back; /* its owner goes first where both want one core */
+    void (*notify)(void *context); /* NULL: its owner is not woken */
     void *context;
 };
 
@@ -51,7 +52,7 @@ static void step_back(void) {
 
 static void *work(void *argument) {
     struct worker *worker = argument;
-    if (!worker->notify) step_back();
+    if (worker->steps_back) step_back();
     for (;;) {
         /* Looks at the wish to stop before the list, so that what was given before it is still done. */
         bool stopping = atomic_load_explicit(&worker->stopping, memory_order_acquire);
@@ -70,13 +71,10 @@ static void *work(void *argument) {
     }
 }
 
-struct worker *worker_new(void) {
-    return worker_new_urgent(NULL, NULL);
-}
-
-struct worker *worker_new_urgent(void (*finished)(void *context), void *context) {
+static struct worker *start(bool steps_back, void (*finished)(void *context), void *context) {
     struct worker *worker = memory_calloc(1, sizeof *worker);
     if (!worker) return NULL;
+    worker->steps_back = steps_back;
     worker->notify = finished;
     worker->context = context;
     if (sem_init(&worker->given_count, 0, 0) == 0 && sem_init(&worker->finished_count, 0, 0) == 0 &&
@@ -84,6 +82,18 @@ struct worker *worker_new_urgent(void (*finished)(void *context), void *context)
         return worker;
     memory_free(worker);
     return NULL;
+}
+
+struct worker *worker_new(void) {
+    return start(true, NULL, NULL);
+}
+
+struct worker *worker_new_urgent(void (*finished)(void *context), void *context) {
+    return start(false, finished, context);
+}
+
+struct worker *worker_new_patient(void (*finished)(void *context), void *context) {
+    return start(true, finished, context);
 }
 
 void worker_free(struct worker *worker) {

@@ -17,6 +17,8 @@ struct worker *worker_new(void); /* NULL: no memory, or no thread could be start
 /* As worker_new, for jobs that someone waits for: it is as urgent as its owner, and after each job it calls
  * `finished`, on its own thread, so that the owner may be woken. */
 struct worker *worker_new_urgent(void (*finished)(void *context), void *context);
+/* As that, but its owner goes first where both want one core, as with worker_new. */
+struct worker *worker_new_patient(void (*finished)(void *context), void *context);
 /* Does the jobs that were given, then ends the thread. Jobs that nobody took back are dropped. NULL is allowed. */
 void worker_free(struct worker *worker);
 void worker_give(struct worker *worker, struct worker_job *job);

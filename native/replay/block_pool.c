@@ -110,8 +110,7 @@ static uint32_t new_chunk(struct block_pool *pool, uint32_t class) {
 }
 
 static bool is_full(const struct block_pool *pool, const struct block_chunk *chunk) {
-    return chunk->used == chunk->fresh &&
-           (chunk->fresh + 1) * pool->class_bytes[chunk->class] > pool->chunk_bytes;
+    return chunk->used == chunk->fresh && (chunk->fresh + 1) * pool->class_bytes[chunk->class] > pool->chunk_bytes;
 }
 
 /* ---- blocks -------------------------------------------------------------------------------------------------------- */

@@ -64,8 +64,7 @@ size_t ragged_largest_bytes(const struct table_config *config); /* of all ragged
 uint64_t ragged_most_taken(const struct table_config *config); /* what they take in a store at most */
 
 /* On a disk unless that is NULL. NULL with `error` set. A table without ragged columns has none. */
-struct ragged_store *ragged_store_new(const struct table_config *config, struct disk_memory *disk,
-                                      struct error *error);
+struct ragged_store *ragged_store_new(const struct table_config *config, struct disk_memory *disk, struct error *error);
 void ragged_store_free(struct ragged_store *store); /* NULL is allowed */
 
 static inline bool ragged_store_has(const struct ragged_store *store, uint32_t column) {

@@ -11,6 +11,8 @@
 #define MOST_STEP_BYTES (1ull << 44) /* and of its steps */
 /* A slot is hardly used so often between a snapshot and the end that came after it. */
 #define FORGOTTEN_GENERATIONS 16384u
+#define MOST_BEING_READ 1024u          /* slots of a disk that were given back and are not used again at once */
+#define BYTES_BEING_READ (32u << 20)
 
 /* ---- memory -------------------------------------------------------------------------------------------------------- */
 
@@ -118,18 +120,46 @@ static void give_back(struct slot_store *store, uint32_t slot) {
         store->retired++;
         return;
     }
-    store->returned[store->returned_count++] = slot;
-    if (store->disk) column_arrays_expect(&store->arrays, slot, 1, DISK_TO_WRITE);
+    if (store->disk) {
+        store->returned[((uint64_t)store->returned_first + store->returned_count++) % store->slots] = slot;
+        column_arrays_expect(&store->arrays, slot, 1, DISK_TO_WRITE);
+    } else {
+        store->returned[store->returned_count++] = slot;
+    }
+}
+
+/* How many slots that were given back are kept apart while their pages are read. */
+static uint64_t being_read(const struct slot_store *store) {
+    size_t slot_bytes = store->arrays.slot_bytes;
+    return slot_bytes ? at_most(MOST_BEING_READ, BYTES_BEING_READ / slot_bytes) : 0;
+}
+
+/* The pages of a slot that was given back to a disk may be absent, and a write would have to read them first. So that slot is
+ * used that was given back longest ago, and none before there are some: a helper has brought its pages in by then. */
+static uint32_t take_free(struct slot_store *store) {
+    if (!store->disk) return store->returned_count ? store->returned[--store->returned_count] : store->fresh++;
+    bool takes_fresh = store->fresh < store->backed && store->returned_count < being_read(store);
+    if (store->returned_count == 0 || takes_fresh) return store->fresh++;
+    uint32_t slot = store->returned[store->returned_first++];
+    store->returned_first %= store->slots;
+    store->returned_count--;
+    return slot;
 }
 
 bool slot_store_back(struct slot_store *store, uint64_t more) {
-    if (!store->disk || more <= store->returned_count) return true;
-    return column_arrays_back(&store->arrays, at_most(store->fresh + more - store->returned_count, store->slots));
+    if (!store->disk) return true;
+    uint64_t fresh = more > store->returned_count ? more - store->returned_count : 0;
+    uint64_t needed = at_most(store->fresh + fresh, store->slots);
+    bool spares = store->returned_count < being_read(store) + more;
+    uint64_t wanted = spares ? at_most(store->fresh + more, store->slots) : needed;
+    if (wanted > store->backed && column_arrays_back(&store->arrays, wanted)) store->backed = (uint32_t)wanted;
+    if (needed > store->backed && column_arrays_back(&store->arrays, needed)) store->backed = (uint32_t)needed;
+    return needed <= store->backed;
 }
 
 uint32_t slot_store_reserve(struct slot_store *store) {
     assert(slot_store_free_slots(store) > 0);
-    uint32_t slot = store->returned_count ? store->returned[--store->returned_count] : store->fresh++;
+    uint32_t slot = take_free(store);
     uint32_t *references = slot_references(store, slot);
     assert(*references == 0);
     *references = SLOT_RESERVED;

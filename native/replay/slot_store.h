@@ -20,7 +20,7 @@
  *
  * All memory is mapped at the beginning, as address space: a page is touched when a slot in it is first used. Reserving and
  * giving back are O(1). The slot given back last is used first, so that memory follows the most slots that were ever occupied
- * at once, and pages are warm. */
+ * at once, and pages are warm. Where large columns lie on a disk it is the one given back longest ago. */
 #ifndef REPLAY_REPLAY_SLOT_STORE_H
 #define REPLAY_REPLAY_SLOT_STORE_H
 
@@ -68,8 +68,9 @@ struct slot_store {
     bool keeps_apart; /* some of what a slot has lies in `coded` or `ragged` */
     uint8_t *entries; /* by slot: its references and, of an item, the rest of `struct slot` */
     size_t entry_bytes;
-    uint32_t *returned; /* stack of slots that were given back */
-    uint32_t returned_count;
+    uint32_t *returned; /* stack of slots that were given back; of a store on a disk a ring */
+    uint32_t returned_count, returned_first;
+    uint32_t backed; /* slots of a disk that there is space for, but for those that records named */
     bool takes_by_number; /* records say which slots are taken (table_apply.h): none is kept for reuse */
     uint32_t fresh; /* slots from here on were never used, and their pages never touched */
     uint32_t occupied;

@@ -219,9 +219,9 @@ enum spec_key {
     SPEC_KNOWN_KEYS
 };
 static const char *const spec_keys[SPEC_KNOWN_KEYS] = {
-    "name",      "capacity",      "signature", "sampler",     "remover", "rate_limiter", "max_times_sampled",
-    "max_bytes", "max_staleness", "seed",      "compression", "storage", "durable",      "log_priorities",
-    "incarnation"};
+    "name",         "capacity",          "signature", "sampler",        "remover",
+    "rate_limiter", "max_times_sampled", "max_bytes", "max_staleness",  "seed",
+    "compression",  "storage",           "durable",   "log_priorities", "incarnation"};
 
 static int read_flag(struct spec_reader *spec, const char *what, bool *flag) {
     struct msgpack_value value;

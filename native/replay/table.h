@@ -149,7 +149,8 @@ struct table_info {
     int64_t newest_version; /* of the policy, seen by adds or samples; INT64_MIN: none yet */
     uint64_t reserved_slots, pinned_slots, free_slots, retired_slots, item_bytes;
     uint64_t steps, step_bytes, streams; /* steps in memory, their payload */
-    uint64_t disk_bytes, cold_pages; /* storage on disk: space that its file takes; pages that replies had to wait for */
+    uint64_t disk_bytes,
+        cold_pages; /* storage on disk: space that its file takes; pages that replies had to wait for */
     bool closed;
     char closed_reason[TABLE_MAX_REASON + 1]; /* "": none was given, or it is open */
     double max_priority; /* raw, over live items; 0 if none */

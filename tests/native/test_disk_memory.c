@@ -24,7 +24,8 @@ static struct disk_memory *new_disk(const char *folder) {
 static void space_is_reserved_in_steps(void) {
     struct disk_memory *disk = new_disk(".");
     struct disk_region *first = disk_region_new(disk, 1ull << 40), *second = disk_region_new(disk, 10);
-    CHECK(first && second && second->size_bytes == (size_t)sysconf(_SC_PAGESIZE) && disk_memory_backed_bytes(disk) == 0);
+    CHECK(first && second && second->size_bytes == (size_t)sysconf(_SC_PAGESIZE) &&
+          disk_memory_backed_bytes(disk) == 0);
     CHECK(disk_region_back(second, 10) && second->backed_bytes == second->size_bytes);
     size_t bytes = 0;
     for (int i = 0; i < 1000; i++) {
@@ -32,7 +33,8 @@ static void space_is_reserved_in_steps(void) {
         CHECK(disk_region_back(first, bytes) && first->backed_bytes >= bytes);
         memset(first->base + bytes - 7777, i, 7777);
     }
-    for (int i = 0; i < 1000; i++) CHECK(first->base[i * 7777] == (uint8_t)i && first->base[i * 7777 + 7776] == (uint8_t)i);
+    for (int i = 0; i < 1000; i++)
+        CHECK(first->base[i * 7777] == (uint8_t)i && first->base[i * 7777 + 7776] == (uint8_t)i);
     CHECK(disk_memory_backed_bytes(disk) < 300u << 20); /* not the whole of it */
     disk_memory_free(disk);
     CHECK(rmdir("x") < 0); /* nothing is left in the folder: it can be removed at the end */
@@ -53,7 +55,8 @@ static void evicted_pages_come_back(void) {
     CHECK(pages_are_resident(region->base + 10 * PAGE_BYTES, 4 * PAGE_BYTES));
     disk_memory_expect(disk, region->base + 40 * PAGE_BYTES, 10 * PAGE_BYTES, DISK_TO_READ);
     disk_memory_expect(disk, region->base + 60 * PAGE_BYTES, 10 * PAGE_BYTES, DISK_TO_WRITE);
-    for (int i = 0; i < 10000 && !pages_are_resident(region->base + 40 * PAGE_BYTES, 10 * PAGE_BYTES); i++) usleep(1000);
+    for (int i = 0; i < 10000 && !pages_are_resident(region->base + 40 * PAGE_BYTES, 10 * PAGE_BYTES); i++)
+        usleep(1000);
     CHECK(pages_are_resident(region->base + 40 * PAGE_BYTES, 10 * PAGE_BYTES));
     for (uint32_t i = 0; i < 100; i++) CHECK(region->base[i * PAGE_BYTES + 17] == i);
     disk_memory_free(disk);

@@ -1,8 +1,9 @@
-"""Batches whose pages are not in memory: readers bring them in while the server serves others, in order, and nothing is left
-of a client that goes."""
+"""Batches whose pages are not in memory: readers bring them in while the server serves others, in order, and nothing is
+left of a client that goes."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -10,7 +11,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,11 @@ import pytest
 
 import replay_server as rs
 
-SIGNATURE = {"image": rs.Column("uint8", (100, 100)), "small": rs.Column("float32", (50,)), "number": rs.Column("int64")}
+SIGNATURE = {
+    "image": rs.Column("uint8", (100, 100)),
+    "small": rs.Column("float32", (50,)),
+    "number": rs.Column("int64"),
+}
 TABLE = rs.Table("t", 4000, SIGNATURE, storage="disk", sampler=rs.Uniform())
 
 # Between the server and the system: what is to be read waits while the file named by TEST_HOLD is there.
@@ -72,12 +77,14 @@ def check(batch: rs.Batch) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(tmp_path: Path) -> Path:
     """On a disk: pages of tmpfs cannot be put out."""
-    kind = subprocess.run(["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True, check=True).stdout.strip()
+    kind = subprocess.run(
+        ["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True, check=True
+    ).stdout.strip()
     if kind in ("tmpfs", "ramfs"):
         pytest.skip("the folder for tests is in memory")
-    yield tmp_path
+    return tmp_path
 
 
 @pytest.fixture(scope="module")
@@ -274,10 +281,8 @@ class _Background:
 
     def __init__(self, call: Callable[[], Any]) -> None:
         def run() -> None:
-            try:
+            with contextlib.suppress(rs.ReplayError, OSError):
                 call()
-            except (rs.ReplayError, OSError, ConnectionError):
-                pass
 
         self._thread = threading.Thread(target=run, daemon=True)
         self._thread.start()

@@ -96,7 +96,7 @@ static void collect(struct cold_readers *readers) {
 
 /* Its reader has the part, or, if no thread can be started, another. False: there is none at all. */
 static bool give(struct cold_readers *readers, uint32_t reader, struct cold_part *part) {
-    if (!readers->worker[reader]) readers->worker[reader] = worker_new_urgent(notify, readers);
+    if (!readers->worker[reader]) readers->worker[reader] = worker_new_patient(notify, readers);
     while (!readers->worker[reader] && reader > 0) reader--;
     if (!readers->worker[reader]) return false;
     part->read->parts_out++;
@@ -112,8 +112,8 @@ static void give_parts(struct cold_readers *readers, struct cold_read *read, uin
     parts = parts < 1 ? 1 : parts > READERS ? READERS : parts;
     for (uint32_t i = 0, at = first; i < parts; i++) {
         uint32_t count = (read->runs.count - at) / (parts - i);
-        read->part[i] = (struct cold_part){
-            .job = {.run = run_part}, .read = read, .runs = read->runs.runs + at, .count = count};
+        read->part[i] =
+            (struct cold_part){.job = {.run = run_part}, .read = read, .runs = read->runs.runs + at, .count = count};
         if (!give(readers, i, &read->part[i])) return;
         at += count;
     }
@@ -190,8 +190,8 @@ static void expired(struct client *client) {
 
 bool replay_cold_wait(struct client *client, struct replay_request *request, struct replay_batch *batch,
                       const struct replay_cold_ways *ways) {
-    struct cold_read *read = cold_read_begin(client, request->entry, request->columns, request->column_count,
-                                             batch->slots, batch->n);
+    struct cold_read *read =
+        cold_read_begin(client, request->entry, request->columns, request->column_count, batch->slots, batch->n);
     if (!read) return false;
     replay_batch_pin(batch);
     request->cold = (struct replay_cold){.read = read, .batch = batch, .ways = ways};

@@ -9,8 +9,8 @@ struct cold_read;
 struct cold_readers;
 struct transport;
 
-struct cold_readers *cold_readers_new(void);          /* NULL: memory is exhausted */
-void cold_readers_free(struct cold_readers *readers);         /* NULL is allowed; waits for what is under way */
+struct cold_readers *cold_readers_new(void); /* NULL: memory is exhausted */
+void cold_readers_free(struct cold_readers *readers); /* NULL is allowed; waits for what is under way */
 /* Has finished reads wake the loop. Without it they are looked for twice in a millisecond. */
 int cold_readers_watch(struct cold_readers *readers, struct transport *transport, struct error *error);
 /* A task of long_work. */

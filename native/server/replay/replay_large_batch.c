@@ -146,8 +146,8 @@ static int take_part(struct client *client, struct replay_request *request, uint
         int missing = take_items(client, request, count, parts->slots, error);
         if (missing) return missing;
         parts->taken = count;
-        parts->read = cold_read_begin(client, request->entry, request->columns, request->column_count, parts->slots,
-                                      count);
+        parts->read =
+            cold_read_begin(client, request->entry, request->columns, request->column_count, parts->slots, count);
     }
     int waits = await_disk(parts, error);
     if (waits) return waits;

@@ -112,7 +112,8 @@ static bool same_config(const struct table_config *there, const struct table_con
  * never lost to memory later. */
 int replay_registry_check_memory(const struct replay_registry *registry, const struct table_config *config,
                                  uint64_t beside_bytes, struct error *error) {
-    uint64_t bytes = beside_bytes + table_full_memory_bytes(config); /* below 2^60; tables that are there are below 2^46 */
+    uint64_t bytes =
+        beside_bytes + table_full_memory_bytes(config); /* below 2^60; tables that are there are below 2^46 */
     for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next)
         bytes += table_full_memory_bytes(table_config(entry->table));
     if (!server_memory_exceeded(registry->server, bytes)) return 0;
