@@ -8,6 +8,8 @@
 #include "base/memory.h"
 #include "replay/slot_record.h"
 
+#define AHEAD_BYTES (16u << 20)
+#define AHEAD_PIECES 16u
 #define LOOKED_AT 512u /* slots in one step of the walk, however few of them are to be handed out */
 
 int slot_cut_begin(struct slot_cut *cut, struct slot_store *store, struct table_cut_sink *sink, enum table_record kind,
@@ -92,10 +94,24 @@ static void write_held(struct slot_cut *cut) {
     for (uint32_t i = 0; i < n; i++) release_held(cut, slots[i]);
 }
 
+/* Of a store on a disk: what will be handed out a while later is read meanwhile. */
+static void look_ahead(struct slot_cut *cut) {
+    const struct slot_store *store = cut->store;
+    size_t slot_bytes = store->arrays.slot_bytes;
+    uint64_t slots = slot_bytes ? at_most(AHEAD_BYTES / slot_bytes + 1, cut->slots) : 0;
+    while (slots && cut->expected < cut->slots && cut->expected < cut->walked + slots) {
+        uint64_t first = ((uint64_t)cut->first + cut->expected) % cut->slots, piece = slots / AHEAD_PIECES + 1;
+        piece = at_most(at_most(piece, cut->slots - first), cut->slots - cut->expected);
+        column_arrays_expect(&store->arrays, (uint32_t)first, (uint32_t)piece, DISK_TO_READ);
+        cut->expected += (uint32_t)piece;
+    }
+}
+
 /* Those of the next few slots that are still to be handed out, no more than fit one record. */
 static void write_next(struct slot_cut *cut) {
     uint32_t slots[SLOT_RECORD_MOST], n = 0;
     uint64_t bytes = 0;
+    if (cut->store->disk) look_ahead(cut);
     for (uint32_t looked = 0; n < cut->group && looked < LOOKED_AT && cut->walked < cut->slots; looked++) {
         uint32_t slot = (uint32_t)(((uint64_t)cut->first + cut->walked++) % cut->slots);
         if (!slot_is_occupied(cut->store, slot) || bitmap_has(cut->passed, slot)) continue;

@@ -27,6 +27,7 @@ struct slot_cut {
     uint32_t slots; /* used at the cut */
     uint64_t *passed; /* one bit a slot */
     uint32_t first, walked; /* the walk begins there */
+    uint32_t expected; /* slots of the walk that a helper of the disk was told of */
     uint32_t group; /* slots of one record */
     uint32_t held_limit, held_count;
     uint32_t *held;
