@@ -2,10 +2,10 @@
 
 A table with `storage="disk"` is filled, while the server runs in a cgroup that lets it have a part of the table's
 size, its file's pages included. In each round a plain program first reads items of the same size at random places of
-a file on the same disk, past the cache, many at a time: that is the disk's rate. Then learners sample uniformly, one
-batch after the other, and a PING is sent every millisecond on a connection of its own; then the same beside a pusher,
-whose items take the places of the oldest. How many pages were absent is the server's own count. Needs root, for the
-cgroup.
+a file on the same disk, past the cache, many at a time: a rate that the disk has at least, since a faster program may
+find it has more. Then learners sample uniformly, one batch after the other, and a PING is sent every millisecond on a
+connection of its own; then the same beside a pusher, whose items take the places of the oldest. How many pages were
+absent is the server's own count. Needs root, for the cgroup.
 """
 
 from __future__ import annotations
