@@ -169,6 +169,10 @@ bool disk_memory_is_full(const struct disk_memory *disk) {
     return disk->refused != 0;
 }
 
+void disk_memory_forget_refusal(struct disk_memory *disk) {
+    disk->refused = 0;
+}
+
 int disk_memory_refuse(const struct disk_memory *disk, const char *what, struct error *error) {
     return error_set(error, ERROR_LIMIT, "no space on disk for %s in %.200s: %s; free some, or make the table smaller",
                      what, disk->folder, strerror(disk->refused));

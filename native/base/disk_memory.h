@@ -45,8 +45,10 @@ bool disk_region_back_more(struct disk_region *region, size_t size_bytes);
 static inline bool disk_region_back(struct disk_region *region, size_t size_bytes) {
     return size_bytes <= region->eased_bytes || disk_region_back_more(region, size_bytes);
 }
-/* Whether the last that asked for more space got none. */
+/* Whether the last that asked for more space got none, since the last refusal was forgotten: before something that may fail
+ * for other reasons, too. */
 bool disk_memory_is_full(const struct disk_memory *disk);
+void disk_memory_forget_refusal(struct disk_memory *disk);
 /* Sets ERROR_LIMIT: `what` finds no space, for the reason of the last refusal. Returns -1. */
 int disk_memory_refuse(const struct disk_memory *disk, const char *what, struct error *error);
 

@@ -127,6 +127,7 @@ static uint32_t take_given_back(struct block_pool *pool, uint32_t index) {
 
 void *block_pool_take(struct block_pool *pool, size_t bytes) {
     uint32_t class = class_of(pool, bytes), index = pool->with_room[class];
+    if (pool->region) disk_memory_forget_refusal(pool->region->disk);
     if (index == BLOCK_POOL_NONE && (index = new_chunk(pool, class)) == BLOCK_POOL_NONE) return NULL;
     struct block_chunk *chunk = &pool->chunk[index];
     uint32_t number = chunk->used < chunk->fresh ? take_given_back(pool, index) : chunk->fresh++;

@@ -18,7 +18,7 @@
 struct block_chunk {
     uint32_t next, previous; /* among those of its class with room, or (next) among the free ones */
     uint32_t used, fresh; /* blocks in use; blocks from `fresh` on were never used */
-    uint32_t lowest; /* word of `returned` before which none has a bit */
+    uint32_t lowest; /* word of its `given_back` before which none has a bit */
     uint32_t class;
 };
 

@@ -133,6 +133,7 @@ int ragged_store_put(struct ragged_store *store, uint32_t column, struct ragged_
     size_t bytes = length * store->row_bytes[column], rest = bytes % RAGGED_UNIT_BYTES;
     uint32_t units = (uint32_t)(bytes / RAGGED_UNIT_BYTES);
     assert(value->length == 0);
+    if (store->region) disk_memory_forget_refusal(store->region->disk);
     if (units > store->returned_count + (uint64_t)(store->unit_count - store->fresh)) return -1;
     size_t fresh = units > store->returned_count ? store->fresh + (units - store->returned_count) : 0;
     if (fresh && store->region && !disk_region_back(store->region, fresh * RAGGED_UNIT_BYTES)) return -1;

@@ -236,6 +236,17 @@ class _WithStorage(rs.Table):
         self.__dict__["storage"] = storage
 
 
+def test_a_sample_whose_items_would_be_pinned_beyond_the_limit_is_refused(client: rs.Client) -> None:
+    signature = {"row": rs.Column("uint8", (64,))}
+    client.create_table(rs.Table("many", 10_000, signature, storage="disk"))
+    client.add("many", {"row": np.zeros((10_000, 64), np.uint8)})
+    with pytest.raises(rs.LimitExceeded, match="at most 8192 items of table 'many', which is on disk, got 8193"):
+        client.sample("many", 8193, replace=False, timeout=0.0)
+    assert len(client.sample("many", 8192, replace=False).ids) == 8192
+    assert len(client.sample("many", 20_000).ids) == 20_000
+    client.drop_table("many")
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 8 MB."""

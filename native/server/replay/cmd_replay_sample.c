@@ -183,6 +183,17 @@ static bool is_drawn_in_parts(const struct replay_request *request) {
            table_samples_in_parts(request->entry->table, request->replace);
 }
 
+/* A batch of a table on disk stays pinned while what it lacks is read, and one that is not drawn in parts as a whole. */
+static bool may_wait_for_disk(const struct replay_request *request, struct error *error) {
+    const struct table_config *config = table_config(request->entry->table);
+    return config->storage == STORAGE_DISK && request->n > REPLAY_CLIENT_PINNED_LIMIT && !is_drawn_in_parts(request)
+               ? error_because(error, ERROR_LIMIT,
+                               "expected a sample of at most %u items of table '%s', which is on disk, got %" PRIu32
+                               "; sample fewer at once, or with replacement",
+                               REPLAY_CLIENT_PINNED_LIMIT, config->name, request->n)
+               : true;
+}
+
 /* A change that waits until no batch is amid its parts goes first. */
 static bool lets_change_first(const struct replay_request *request, struct error *error) {
     const struct replay_entry *entry = request->entry;
@@ -221,7 +232,7 @@ static bool sample_attempt(struct client *client) {
     struct replay_request *request = client_state(client);
     struct replay_entry *entry = request->entry;
     struct error error = {.code = ERROR_NONE};
-    if (replay_entry_missing(entry, &error) || !can_sample(request, &error) ||
+    if (replay_entry_missing(entry, &error) || !may_wait_for_disk(request, &error) || !can_sample(request, &error) ||
         !replay_batch_allowed(request, client, &error) || !lets_change_first(request, &error)) {
         if (error.code == ERROR_TIMEOUT && request->blocks) return false;
         reply_failure(client, &error);

@@ -106,15 +106,17 @@ static bool give(struct cold_readers *readers, uint32_t reader, struct cold_part
     return true;
 }
 
-/* The runs from `first` on, some to each reader. */
+/* The runs from `first` on, some to each reader; to the one that has the least to do, if they are few. */
 static void give_parts(struct cold_readers *readers, struct cold_read *read, uint32_t first) {
-    uint32_t left = read->runs.count - first, parts = left / LEAST_PART;
+    uint32_t left = read->runs.count - first, parts = left / LEAST_PART, least = 0;
     parts = parts < 1 ? 1 : parts > READERS ? READERS : parts;
+    for (uint32_t i = 1; i < READERS; i++)
+        if (readers->given[i] < readers->given[least]) least = i;
     for (uint32_t i = 0, at = first; i < parts; i++) {
         uint32_t count = (read->runs.count - at) / (parts - i);
         read->part[i] =
             (struct cold_part){.job = {.run = run_part}, .read = read, .runs = read->runs.runs + at, .count = count};
-        if (!give(readers, i, &read->part[i])) return;
+        if (!give(readers, (least + i) % READERS, &read->part[i])) return;
         at += count;
     }
 }
@@ -167,6 +169,7 @@ static struct replay_batch *take_batch(struct replay_request *request) {
 static bool retry(struct client *client) {
     struct replay_request *request = client_state(client);
     struct error error;
+    client->pinned_us = client->server->now_us; /* it is not the client that is slow */
     if (!cold_read_is_over(request->cold.read)) {
         slices_not_now(client);
         return false;
