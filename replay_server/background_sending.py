@@ -20,7 +20,9 @@ from .errors import ConnectionLost, ReplayError, Timeout
 from .step_sender import Items, StepSender, Streams
 
 _ENDS_S = 5.0
-"""How long the thread may take to end: a send that is under way is aborted."""
+"""How long `close` waits for the thread, whose send is aborted: one that connects may notice it later."""
+_HELD_S = 0.5
+"""How long a send waits for the rate limiter before it says so, and tries again."""
 
 
 class BackgroundSending:
@@ -45,6 +47,8 @@ class BackgroundSending:
         """Of the last send, until somebody was told."""
         self._failed = False
         """Whether the last send failed."""
+        self._held: Timeout | None = None
+        """What the rate limiter said to the first that is due, the last time."""
         self._given, self._sent = threading.Lock(), threading.Lock()  # free: look again, for the thread, for the caller
         for word in (self._given, self._sent):
             word.acquire()
@@ -62,7 +66,7 @@ class BackgroundSending:
         """Has all steps until `now` sent, and the items `made`, which it takes out of the list.
 
         Raises:
-            Timeout: too many sends are due, and none was done in time; nothing was taken.
+            Timeout: too many sends are due, and the rate limiter held the first back; nothing was taken.
             ReplayError: what an earlier send raised; nothing was taken.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -77,7 +81,7 @@ class BackgroundSending:
         """Waits until all was sent.
 
         Raises:
-            Timeout: it was not in time; it goes on.
+            Timeout: the rate limiter held some back; they go on.
             ReplayError: what the first send that failed raised.
         """
         self._wait(lambda: not self._due, None if timeout is None else time.monotonic() + timeout)
@@ -91,31 +95,38 @@ class BackgroundSending:
             )
 
     def close(self) -> None:
-        """Ends the thread, and what it is sending. From any thread, also from a finalizer; repeatable."""
+        """Ends the thread, and what it is sending, and waits for that. From any thread; repeatable."""
+        if self._process != os.getpid():
+            return
+        self.end()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_ENDS_S)
+
+    def end(self) -> None:
+        """As `close`, without waiting. Also from a finalizer."""
         if self._process != os.getpid():
             return
         self._closed = True
         _tell(self._given)
         _tell(self._sent)
         self._sender.abort()
-        if self._thread is not threading.current_thread():
-            self._thread.join(_ENDS_S)
 
     def _wait(self, ready: Callable[[], bool], deadline: float | None) -> None:
         """Until it is ready, unless an earlier send has failed, or all is over."""
         self._check_process()
         _tell(self._given)  # an interrupted call may have given something without a word
         while not self._closed and self._failure is None and not ready():
-            left = -1.0 if deadline is None else min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
-            if not self._sent.acquire(timeout=left) and not ready():
-                due = len(self._due)
-                raise Timeout(
-                    f"{self._what} has {due} sends due, and the server has not taken them in time; they go on"
-                )
+            left = _HELD_S if deadline is None else deadline - time.monotonic()
+            if left <= 0 and (held := self._held) is not None:
+                raise Timeout(f"{self._what} has {len(self._due)} sends due, which go on: {held}")
+            self._sent.acquire(timeout=left if 0 < left < _HELD_S else _HELD_S)
         if self._failure is not None:
             failure, self._failure = self._failure, None
             _tell(self._given)
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # its traceback has this frame, and so the writer
         if self._closed:
             raise ConnectionLost(f"{self._what} is closed: make another one")
 
@@ -124,17 +135,23 @@ class BackgroundSending:
             if not self._due or self._failure is not None:
                 self._given.acquire()
                 continue
-            now, made = self._due[0]
-            failure: BaseException | None = None
-            try:
-                self._sender.take(made)
-                run(self._sender.send(now, None))
-            except BaseException as error:
-                failure = error
-            self._failure, self._failed = failure, failure is not None
-            self._due.popleft()  # after the failure is known
+            self._send(*self._due[0])
             _tell(self._sent)
         self._sender.close()
+
+    def _send(self, now: Streams, made: list[Items]) -> None:
+        try:
+            self._sender.take(made)
+            run(self._sender.send(now, _HELD_S))
+        except Timeout as held:  # the same once more, unless all is over
+            self._held = held
+            return
+        except BaseException as error:
+            self._failure, self._failed = error, True
+        else:
+            self._failed = False
+        self._held = None
+        self._due.popleft()  # after the failure is known
 
 
 def _tell(word: threading.Lock) -> None:

@@ -30,6 +30,7 @@ from .staying import Staying
 from .table import Table, changes_map
 from .table_methods import TableMethods
 from .updater import Updater
+from .writer import check_in_flight
 
 _MAX_PLANS = 64
 """Choices of columns that are remembered."""
@@ -223,6 +224,7 @@ class Buffer(TableMethods, Staying):
 
     def _written(self, kinds: tuple[type, type], environments: int | None, *options: Any) -> Any:
         n_step, discount, given = options
+        check_in_flight(given.get("in_flight", 0))
         more = {name: value for name, value in given.items() if name != "in_flight"}  # nothing is under way here
         return make_writer(kinds, self._table, BufferStreams(self), environments, n_step, discount, more)
 

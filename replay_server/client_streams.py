@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_LOOK_S = 0.5
+"""How often one that connects looks whether it still shall."""
+
 
 class ClientStreams:
     """A `replay_server.step_sink.StepSink` over a client's server.
@@ -38,6 +41,7 @@ class ClientStreams:
         self._process = os.getpid()
         self._history = 1
         self._encoder = encoder_for(served.table)
+        self._aborted = False
         self._look_until: float | None = None  # for a primary, since one has refused
 
     def open(self, streams: int, history: int) -> Operation[None]:
@@ -45,14 +49,31 @@ class ClientStreams:
         self._check_process()
         self.close()
         self._history = history
-        client = self._client
-        served = yield from client._look_up(self._served.table.name)
-        if served.table.signature != self._served.table.signature:
-            raise SchemaError(
-                f"table {served.table.name!r} was created again with another signature: make another writer"
-            )
-        self._served = served
-        self._connection = yield from client._pool.connected(time.monotonic() + client._options.reconnect_timeout)
+        connection = yield from self._connected()
+        try:
+            served = yield from self._client._look_up(self._served.table.name)
+            if served.table.signature != self._served.table.signature:
+                raise SchemaError(
+                    f"table {served.table.name!r} was created again with another signature: make another writer"
+                )
+        except BaseException:
+            connection.close()
+            raise
+        self._served, self._connection = served, connection
+
+    def _connected(self) -> Operation[Exchanges]:
+        deadline = time.monotonic() + self._client._options.reconnect_timeout
+        while True:
+            self._check_goes_on()
+            try:
+                return (yield from self._client._pool.connected(min(deadline, time.monotonic() + _LOOK_S)))
+            except ConnectionLost:
+                if self._client._pool.closed or time.monotonic() > deadline:
+                    raise
+
+    def _check_goes_on(self) -> None:
+        if self._aborted:
+            raise ConnectionLost(f"the writer to {self._served.table.name!r} is closed: make another one")
 
     def leaves(self, refused: bool = False) -> Operation[bool]:
         """See `StepSink`. Of several hosts another one may be the primary by now, which is looked for as long as
@@ -77,6 +98,7 @@ class ClientStreams:
 
     def abort(self) -> None:
         """See `StepSink`."""
+        self._aborted = True
         if (connection := self._connection) is not None:
             connection.abort()
 
@@ -105,6 +127,7 @@ class ClientStreams:
 
     def _answer(self, command: Command[T]) -> Operation[T]:
         self._check_process()
+        self._check_goes_on()
         if (connection := self._connection) is None:
             raise ConnectionLost(f"{command.what}: the connection of this writer is lost")
         try:

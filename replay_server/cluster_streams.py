@@ -42,5 +42,6 @@ class ShardStreams(ClientStreams):
             try:
                 return (yield from super().open(streams, history))
             except ConnectionLost:
+                self._check_goes_on()
                 if not (yield from self.leaves(refused=True)):
                     raise

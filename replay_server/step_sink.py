@@ -55,7 +55,7 @@ class StepSink(Protocol):
         """Gives the streams back."""
 
     def abort(self) -> None:
-        """From another thread: what is under way ends with `ConnectionLost`."""
+        """From another thread: what is under way ends with `ConnectionLost`, and so does all that comes after it."""
 
 
 class StepWriting(Written, Staying):

@@ -41,7 +41,9 @@ class VectorWriting(StepWriting):
     writer goes on after it.
 
     With `in_flight` the writer sends in a thread of its own, and `append` returns at once unless so many sends are due.
-    What a send raises, the next call that sends raises, which has then taken nothing; `flush` waits until all was sent.
+    What a send raises, the next call that sends raises, which has then taken nothing. Until a send has succeeded again,
+    `append` waits for each. `flush` and `close` wait until all was sent. A writer that is dropped without `close`, or
+    whose process ends, loses what is due.
 
     A writer to a server belongs to the process that made it: after a fork the child's calls are refused when they send.
 
@@ -51,8 +53,7 @@ class VectorWriting(StepWriting):
         environments: n.
         flush_steps: calls of `append` that are gathered before they are sent.
         history: items can be made at this many newest steps of a stream.
-        timeout: seconds that `append` waits for the rate limiter when it sends or, with `in_flight`, until one of the
-            sends that are due was done; None: as long as it takes.
+        timeout: seconds that `append` waits for the rate limiter when it sends; None: as long as it takes.
         in_flight: sends that may be due while `append` goes on; 0: none. Of a table in this process it says nothing.
 
     Raises:
@@ -72,39 +73,38 @@ class VectorWriting(StepWriting):
     ) -> None:
         if not table.windows:
             raise SchemaError(f"table {table.name!r} has no windows, so it takes no steps: use add")
-        if not isinstance(in_flight, int | np.integer) or not 0 <= in_flight <= MAX_HISTORY:
-            raise SchemaError(f"in_flight must be a whole number from 0 to {MAX_HISTORY}, got {in_flight!r}")
+        check_in_flight(in_flight)
+        flush, due = _whole("flush_steps", flush_steps), int(in_flight)
         before, after = table.reach
-        ahead = (in_flight + 1) * flush_steps if in_flight else 0  # as much as is due, twice
-        beside = flush_steps + 2 * (before + after + 1 + ahead)
-        back = min(max(32, 2 * (before + after + 1)), MAX_HISTORY - beside) if history is None else history
+        # What is due, and as much that failed to be sent, lies in the ring besides.
+        ahead = (due + 1) * flush if due else 0
+        beside = flush + 2 * (before + after + 1 + ahead)
+        default = max(1, min(max(32, 2 * (before + after + 1)), MAX_HISTORY - beside))
+        back = default if history is None else _whole("history", history)
         kept = back + beside
-        for name, number in (("environments", environments), ("flush_steps", flush_steps), ("history", back)):
-            if not isinstance(number, int | np.integer) or not 1 <= number <= MAX_HISTORY:
-                raise SchemaError(f"{name} must be a whole number from 1 to {MAX_HISTORY}, got {number!r}")
         if kept > MAX_HISTORY:
             raise SchemaError(
                 f"history, flush_steps, in_flight and windows need {kept} steps of a stream, "
                 f"at most {MAX_HISTORY} are possible"
             )
         self._table = table
-        self._count = int(environments)
-        self._flush_steps, self._history = int(flush_steps), int(back)
+        self._count = _whole("environments", environments)
+        self._flush_steps, self._history = flush, back
         self._timeout = check_timeout(timeout)
         none = np.zeros(self._count, np.int64)
         self._streams = Streams(none, none, np.zeros(self._count, np.bool_))
-        self._ring = StepRing(self._count, int(kept))
+        self._ring = StepRing(self._count, kept)
         self._ordinary: frozenset[str] | None = None
         self._since_sent = 0
         """Calls of `append` since all was sent that could be: what an item sees leaves the ring when they go on."""
         self._made: list[Items] = []
         """Items for the sender to take."""
         self._numbers = itertools.count()
-        self._sender = StepSender(table, sink, self._ring, int(kept) - ahead)
+        self._sender = StepSender(table, sink, self._ring, kept - ahead)
         self._background: BackgroundSending | None = None
-        if in_flight:
-            self._background = BackgroundSending(self._sender, int(in_flight), f"the writer to {table.name!r}")
-            weakref.finalize(self, self._background.close).atexit = False
+        if due:
+            self._background = BackgroundSending(self._sender, due, f"the writer to {table.name!r}")
+            weakref.finalize(self, self._background.end).atexit = False
         self._closed = False
         self._known = {**table.item_columns, **table.step_columns}
         self._everyone = np.arange(self._count)
@@ -348,6 +348,18 @@ class VectorWriting(StepWriting):
 
     def _new_columns(self, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {name: np.zeros((self._ring.kept, *values.shape), values.dtype) for name, values in given.items()}
+
+
+def check_in_flight(value: Any) -> None:
+    """Raises SchemaError unless it is a number of sends that may be due."""
+    if not isinstance(value, int | np.integer) or not 0 <= value <= MAX_HISTORY:
+        raise SchemaError(f"in_flight must be a whole number from 0 to {MAX_HISTORY}, got {value!r}")
+
+
+def _whole(name: str, value: Any) -> int:
+    if not isinstance(value, int | np.integer) or not 1 <= value <= MAX_HISTORY:
+        raise SchemaError(f"{name} must be a whole number from 1 to {MAX_HISTORY}, got {value!r}")
+    return int(value)
 
 
 class SingleRows:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,67 @@ def test_a_failure_that_nobody_was_told_of_is_raised_by_close_which_sends_the_re
         writer.close()
     assert 3 in client.sample(name, 200).data["number"]
     assert client.info(name)["streams"] == 0
+
+
+def test_a_timeout_is_for_the_rate_limiter_alone(client, make_table):
+    name = make_table(1000, SIGNATURE)
+    with client.writer(name, flush_steps=1, in_flight=2, timeout=0.0) as writer:
+        write(writer, range(8), (7,))
+        assert len(writer.flush(timeout=0.0)) == 8
+        write(writer, range(8, 16), (15,))
+    assert client.info(name)["size"] == 16
+
+
+@pytest.mark.parametrize("dropped", [False, True], ids=["closed", "dropped"])
+def test_one_that_is_over_stores_nothing_in_a_server_that_comes_back(tmp_path, dropped):
+    table = rs.Table("t", 100, SIGNATURE)
+    with rs.Server([table], directory=tmp_path) as server:
+        port = int(server.url.rpartition(":")[2])
+        writing = rs.Client(server.url, reconnect_timeout=30.0)
+        writer = writing.writer("t", flush_steps=1, in_flight=2)
+        write(writer, range(2), (0, 1))
+        writer.flush()
+    write(writer, range(2, 4), (2, 3))
+    if dropped:
+        del writer
+        gc.collect()
+    else:
+        writer.close(flush=False)
+    with rs.Server([table], directory=tmp_path, port=port) as server, rs.Client(server.url) as client:
+        deadline = 300
+        while threads() and (deadline := deadline - 1):
+            time.sleep(0.1)
+        assert threads() == 0
+        assert client.info("t")["size"] == 0
+    writing.close()
+
+
+def test_a_failure_that_was_told_keeps_no_writer_alive(client, make_table, eventually):
+    name = make_table(1000, SIGNATURE)
+    writer = client.writer(name, flush_steps=1, in_flight=2)
+    write(writer, range(2), (0, 1))
+    writer.flush()
+    client.drop_table(name)
+    write(writer, range(2, 3), (2,))
+    with pytest.raises(rs.TableNotFound):
+        writer.flush()
+    del writer
+    gc.collect()
+    eventually(lambda: threads() == 0, "the thread has ended")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"in_flight": -1}, {"in_flight": "x"}, {"in_flight": 10_000}, {"flush_steps": "x"}, {"history": 0}],
+    ids=str,
+)
+def test_numbers_that_cannot_be_are_refused(client, make_table, options):
+    with pytest.raises(rs.SchemaError, match=next(iter(options))):
+        client.writer(make_table(1000, SIGNATURE), **options)
+
+
+def test_numbers_of_numpy_are_numbers(client, make_table):
+    client.writer(make_table(1000, SIGNATURE), in_flight=np.int8(20), flush_steps=np.uint8(40)).close()
 
 
 @pytest.mark.parametrize("end", ["client", "writer", "dropped"])
