@@ -120,7 +120,10 @@ def test_the_peer_acknowledges_nothing_with_a_wrong_checksum(make_lab: Callable[
         client.redis.set("v", bytes(range(256)) * 40_000)
         for _ in range(3):
             client.redis.get("v")
-        assert client.redis.info("transport")["transport_retransmissions"] == 0
+        told = client.redis.info("transport")
+    # A peer that is silent for a while, as on a loaded machine, is probed.
+    assert told["transport_retransmissions"] <= told["transport_tail_probes"]
+    assert told["transport_tail_repairs"] == 0
     with open("/proc/thread-self/net/snmp") as file:
         names, values = [line.split()[1:] for line in file if line.startswith("Tcp:")]
     assert dict(zip(names, values, strict=True))["InCsumErrors"] == "0"
