@@ -409,6 +409,10 @@ bool disk_memory_is_full(const struct disk_memory *disk) {
     return false;
 }
 
+void disk_memory_forget_refusal(struct disk_memory *disk) {
+    (void)disk;
+}
+
 int disk_memory_refuse(const struct disk_memory *disk, const char *what, struct error *error) {
     (void)disk, (void)what, (void)error;
     return -1;
