@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -252,13 +251,7 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
         learn(url, int(first)) if part == "learn" else push(url, float(first), int(second))
     host = result.machine()
     rounds = measure(options, Path(options.folder or folder), say)
-    settings = {name: value for name, value in vars(options).items() if name not in ("part", "folder")}
-    content: dict[str, Any] = result.document(
-        "disk", " ".join(["replay-server bench disk", *argv]), host, settings, rounds, RATIOS
-    )
-    result.tell(content, say, ratio_digits=3)
-    if options.json:
-        result.write(options.json, content)
+    result.conclude("disk", argv, options, host, rounds, RATIOS, say)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import importlib.metadata
 import json
@@ -101,3 +102,20 @@ def write(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def conclude(
+    name: str,
+    argv: Sequence[str],
+    options: argparse.Namespace,
+    host: Mapping[str, Any],
+    rounds: Sequence[Mapping[str, float]],
+    ratios: Mapping[str, tuple[str, str]],
+    say: Callable[[str], None],
+) -> None:
+    """Tells the result of `replay-server bench NAME`, and writes it where `--json` says."""
+    settings = {key: value for key, value in vars(options).items() if key not in ("part", "folder")}
+    content = document(name, " ".join([f"replay-server bench {name}", *argv]), host, settings, rounds, ratios)
+    tell(content, say, ratio_digits=3)
+    if options.json:
+        write(options.json, content)

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -211,13 +210,7 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
         (push if part == "push" else learn)(url, float(rate), int(size))
     host = result.machine()
     rounds = measure(options, Path(options.folder or folder), say)
-    settings = {name: value for name, value in vars(options).items() if name not in ("part", "folder")}
-    content: dict[str, Any] = result.document(
-        "snapshot", " ".join(["replay-server bench snapshot", *argv]), host, settings, rounds, RATIOS
-    )
-    result.tell(content, say, ratio_digits=3)
-    if options.json:
-        result.write(options.json, content)
+    result.conclude("snapshot", argv, options, host, rounds, RATIOS, say)
     return 0
 
 

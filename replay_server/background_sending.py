@@ -16,7 +16,8 @@ from collections import deque
 from collections.abc import Callable
 
 from .driver import run
-from .errors import ConnectionLost, ReplayError, Timeout
+from .errors import ConnectionLost, Timeout
+from .staying import check_process
 from .step_sender import Items, StepSender, Streams
 
 _ENDS_S = 5.0
@@ -86,20 +87,10 @@ class BackgroundSending:
         """
         self._wait(lambda: not self._due, None if timeout is None else time.monotonic() + timeout)
 
-    def _check_process(self) -> None:
-        """Raises ReplayError in a forked child, which does not have the thread."""
-        if self._process != os.getpid():
-            raise ReplayError(
-                f"expected {self._what} to be used by process {self._process}, which made it, got process "
-                f"{os.getpid()}, forked from it: make another writer here"
-            )
-
     def close(self) -> None:
         """Ends the thread, and what it is sending, and waits for that. From any thread; repeatable."""
-        if self._process != os.getpid():
-            return
         self.end()
-        if self._thread is not threading.current_thread():
+        if self._process == os.getpid() and self._thread is not threading.current_thread():
             self._thread.join(_ENDS_S)
 
     def end(self) -> None:
@@ -113,7 +104,7 @@ class BackgroundSending:
 
     def _wait(self, ready: Callable[[], bool], deadline: float | None) -> None:
         """Until it is ready, unless an earlier send has failed, or all is over."""
-        self._check_process()
+        check_process(self._process, self._what, "writer")
         _tell(self._given)  # an interrupted call may have given something without a word
         while not self._closed and self._failure is None and not ready():
             left = _HELD_S if deadline is None else deadline - time.monotonic()

@@ -14,6 +14,7 @@ from .driver import Operation
 from .errors import ConnectionLost, NotPrimary, ReplayError, SchemaError, ServerError, TableNotFound
 from .exchanges import Exchanges
 from .lost_calls import AGAIN_S
+from .staying import check_process
 from .step_codec import encoder_for
 
 if TYPE_CHECKING:
@@ -155,12 +156,7 @@ class ClientStreams:
             ) from error
 
     def _check_process(self) -> None:
-        if self._process != os.getpid():
-            name = self._served.table.name
-            raise ReplayError(
-                f"expected this writer to {name!r} to be used by process {self._process}, which made it, got process "
-                f"{os.getpid()}, forked from it: make another writer here"
-            )
+        check_process(self._process, f"this writer to {self._served.table.name!r}", "writer")
 
     def _was_made_anew(self) -> Operation[bool]:
         current = yield from self._client._look_up(self._served.table.name)

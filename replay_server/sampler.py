@@ -23,7 +23,7 @@ from .begun import Begun
 from .driver import Operation
 from .errors import ReplayError, SchemaError, TableClosed
 from .options import SampleOptions, SamplerOptions
-from .staying import Staying
+from .staying import Staying, check_process
 from .table import Table
 
 Draw = Callable[[SampleOptions, Batch], Operation[Batch]]
@@ -47,11 +47,7 @@ class Feed:
 
     def check_process(self) -> None:
         """Raises ReplayError in a forked child, which has neither the thread nor the task."""
-        if self.process != os.getpid():
-            raise ReplayError(
-                f"expected this sampler to be used by process {self.process}, which fills it, got process "
-                f"{os.getpid()}, forked from it: make another sampler here"
-            )
+        check_process(self.process, "this sampler", "sampler", "fills")
 
 
 class Annealed(Staying):

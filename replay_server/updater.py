@@ -14,8 +14,7 @@ import numpy as np
 
 from .begun import Begun
 from .driver import Operation
-from .errors import ReplayError
-from .staying import Staying
+from .staying import Staying, check_process
 
 Update = Callable[[Any, Any], Operation[tuple[int, int]]]
 
@@ -62,11 +61,7 @@ class Updater(Staying):
 
         Raises what `Client.update_priorities` raises, for the newest update.
         """
-        if self._process != os.getpid():
-            raise ReplayError(
-                f"expected this updater to be used by process {self._process}, which made it, got process "
-                f"{os.getpid()}, forked from it: make another updater here"
-            )
+        check_process(self._process, "this updater", "updater")
         if self._sent is not None:
             sent, self._sent = self._sent, None
             applied, stale = sent.finish()

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import os
 import threading
-import time
 from typing import Any
 
 import numpy as np
@@ -118,7 +117,7 @@ def test_a_timeout_is_for_the_rate_limiter_alone(client, make_table):
 
 
 @pytest.mark.parametrize("dropped", [False, True], ids=["closed", "dropped"])
-def test_one_that_is_over_stores_nothing_in_a_server_that_comes_back(tmp_path, dropped):
+def test_one_that_is_over_stores_nothing_in_a_server_that_comes_back(tmp_path, eventually, dropped):
     table = rs.Table("t", 100, SIGNATURE)
     with rs.Server([table], directory=tmp_path) as server:
         port = int(server.url.rpartition(":")[2])
@@ -133,10 +132,7 @@ def test_one_that_is_over_stores_nothing_in_a_server_that_comes_back(tmp_path, d
     else:
         writer.close(flush=False)
     with rs.Server([table], directory=tmp_path, port=port) as server, rs.Client(server.url) as client:
-        deadline = 300
-        while threads() and (deadline := deadline - 1):
-            time.sleep(0.1)
-        assert threads() == 0
+        eventually(lambda: threads() == 0, "the thread has ended")
         assert client.info("t")["size"] == 0
     writing.close()
 

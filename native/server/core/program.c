@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/worker.h"
+#include "server/core/notifier.h"
 
 #define PROGRAM_LOOK_NS 10000000 /* how often it is asked whether it has ended */
 
@@ -85,8 +86,7 @@ static void run(struct worker_job *job) {
 
 static void tell(void *context) {
     const struct program *program = context;
-    uint64_t one = 1;
-    (void)!write(program->wake, &one, sizeof one);
+    notifier_tell(program->wake);
 }
 
 /* ---- on the loop's ---------------------------------------------------------------------------------------------------- */
@@ -100,8 +100,7 @@ static void close_all(struct program *program) {
 
 static void on_end(void *context, int descriptor) {
     struct program *program = context;
-    uint64_t number;
-    (void)!read(descriptor, &number, sizeof number);
+    notifier_take(descriptor);
     if (!program->running || !worker_finished(program->worker)) return;
     program->running = false;
     struct program_end end = {.failed = program->failed, .output = program->descriptors[OUTPUT]};

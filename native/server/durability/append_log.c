@@ -1,17 +1,15 @@
 /* append_log: when the file is written and brought to the disk, and who waits for it. */
 #include "server/durability/append_log.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "base/memory.h"
 #include "server/core/client.h"
+#include "server/core/notifier.h"
 #include "server/core/server.h"
 #include "server/durability/append_load.h"
 #include "server/durability/append_rewrite.h"
@@ -273,25 +271,17 @@ bool append_log_refuses_tables(const struct append_log *log, char *text, size_t 
 
 static void notify(void *context) {
     const struct append_log *log = context;
-    uint64_t one = 1;
-    if (log->notifier >= 0) (void)!write(log->notifier, &one, sizeof one);
+    notifier_tell(log->notifier);
 }
 
 static void notified(void *context, int descriptor) {
     (void)context; /* the step that follows looks */
-    uint64_t count;
-    (void)!read(descriptor, &count, sizeof count);
+    notifier_take(descriptor);
 }
 
 int append_log_watch(struct append_log *log, struct transport *transport, struct error *error) {
-    int descriptor = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (descriptor < 0) return error_set(error, ERROR_GENERIC, "cannot make an eventfd: %s", strerror(errno));
-    if (transport_kernel_watch(transport, descriptor, notified, log, error) < 0) {
-        close(descriptor);
-        return -1;
-    }
-    log->notifier = descriptor;
-    return 0;
+    log->notifier = notifier_new(transport, notified, log, error);
+    return log->notifier < 0 ? -1 : 0;
 }
 
 /* A first increment after nothing: an empty store. */

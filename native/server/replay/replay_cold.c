@@ -6,9 +6,6 @@
 #include "server/replay/replay_cold.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/disk_memory.h"
@@ -17,6 +14,7 @@
 #include "net/transport.h"
 #include "replay/table_pages.h"
 #include "server/core/client.h"
+#include "server/core/notifier.h"
 #include "server/core/server.h"
 #include "server/core/slices.h"
 #include "server/replay/replay_part.h"
@@ -59,8 +57,7 @@ static void run_part(struct worker_job *job) {
 
 static void notify(void *context) {
     const struct cold_readers *readers = context;
-    uint64_t one = 1;
-    if (readers->notifier >= 0) (void)!write(readers->notifier, &one, sizeof one);
+    notifier_tell(readers->notifier);
 }
 
 /* ---- reads --------------------------------------------------------------------------------------------------------- */
@@ -226,20 +223,13 @@ void cold_readers_free(struct cold_readers *readers) {
 }
 
 static void notified(void *context, int descriptor) {
-    uint64_t count;
-    (void)!read(descriptor, &count, sizeof count);
+    notifier_take(descriptor);
     collect(context);
 }
 
 int cold_readers_watch(struct cold_readers *readers, struct transport *transport, struct error *error) {
-    int descriptor = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (descriptor < 0) return error_set(error, ERROR_GENERIC, "cannot make an eventfd: %s", strerror(errno));
-    if (transport_kernel_watch(transport, descriptor, notified, readers, error) < 0) {
-        close(descriptor);
-        return -1;
-    }
-    readers->notifier = descriptor;
-    return 0;
+    readers->notifier = notifier_new(transport, notified, readers, error);
+    return readers->notifier < 0 ? -1 : 0;
 }
 
 uint64_t cold_readers_step(struct server *server) {
