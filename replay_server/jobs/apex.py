@@ -30,6 +30,7 @@ from replay_server.jobs.arguments import (
     is_loopback,
     resolve_settings,
 )
+from replay_server.jobs.fork_server import ask, warm_up
 from replay_server.jobs.giving_way import GivingWay
 from replay_server.jobs.job_cluster import JobCluster
 from replay_server.jobs.job_server import JobReplay, JobServer, ReplaySaver, saves_replay
@@ -88,6 +89,7 @@ def main_apex(argv: list[str] | None = None) -> int:
         settings, why = _settings(given)
         check_settings(settings)
         check_host(settings)
+        warm_up()
         check_environment(settings)
         run_directory = RunDirectory(new_run_path(settings))
         run_directory.check(settings)
@@ -239,14 +241,13 @@ class ApexJob:
                 f"actor {index}",
                 {**to_act, "actor_id": index},
                 logs / f"actor-{index}.log",
-                threads=1,
                 launch=launch,
             )
             for index in range(settings.actors)
         ]
         if self.plan.gives_way:
             self._giving_way = GivingWay(self.actors)
-        evaluator = Part("evaluator", {**common, "part": "evaluator"}, logs / "evaluator.log", threads=1)
+        evaluator = Part("evaluator", {**common, "part": "evaluator"}, logs / "evaluator.log")
         self.parts = [learner, *self.actors, evaluator]
         for part in self.parts:
             part.start()
@@ -375,10 +376,9 @@ class ApexJob:
     def _final_evaluation(self) -> dict[str, Any] | None:
         if self.settings.final_episodes < 1:
             return None
-        from replay_server.jobs.evaluation import final_evaluation
-
         print(f"playing {self.settings.final_episodes} fresh games with the kept checkpoint", flush=True)
-        return final_evaluation(self.settings, self.run_directory.path)
+        asked = {"settings": dataclasses.asdict(self.settings), "run_directory": str(self.run_directory.path)}
+        return ask("final games", "replay_server.jobs.evaluation", asked)
 
     def _say_goodbye(self, code: int) -> None:
         summary = json.loads(self.run_directory.summary.read_text())

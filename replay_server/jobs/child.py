@@ -1,7 +1,7 @@
-"""One part of a job in a process of its own: started by `replay_server.jobs.supervisor`, ends when its parent does.
+"""One part of a job in a process of its own: started by `replay_server.jobs.supervisor`, ends when the job does.
 
-Standard input is both its instructions (one line of JSON) and its lifeline: at end of file, whatever ended the parent,
-the part stops. ``python -m replay_server.jobs.child``.
+Standard input is both its instructions (one line of JSON) and its lifeline: at end of file, whatever ended the job,
+the part stops.
 """
 
 from __future__ import annotations
@@ -103,15 +103,7 @@ def main() -> int:
     while not line.endswith(b"\n"):
         piece = os.read(0, 65536)
         if not piece:
-            return EXIT_FAILED  # the parent was gone before it could say what to do
+            return EXIT_FAILED  # the job was gone before it could say what to do
         line += piece
     threading.Thread(target=_hold_lifeline, args=(stop,), name="lifeline", daemon=True).start()
     return run_part(make_part(json.loads(line)), stop)
-
-
-if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Not sys.exit: a library's thread that does not end must not hold up the job's end.
-    os._exit(code)

@@ -1,7 +1,4 @@
-"""How a job on one machine shares its cores: measured before its parts start, by a process that ends again.
-
-`python -m replay_server.jobs.plan` reads settings as JSON from standard input and writes the plan as JSON.
-"""
+"""How a job on one machine shares its cores: measured before its parts start, by a process that ends again."""
 
 from __future__ import annotations
 
@@ -9,13 +6,13 @@ import functools
 import json
 import math
 import os
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from replay_server.jobs import giving_way
+from replay_server.jobs.fork_server import ChildFailed, ask
 from replay_server.rl.settings import ApexSettings
 
 ACTING_S = 0.7
@@ -61,22 +58,15 @@ def make_plan(settings: ApexSettings, actors_given: bool = False) -> Plan:
             {**asked, "ahead": settings.targets_ahead == "on", "graph": False, "measured_rows": 0, "update_ms": {}},
             settings.actors,
         )
-    # Safe path: the package that is installed, not a folder of that name where the job was started.
-    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "replay_server.jobs.plan"], input=json.dumps(asdict(settings)), text=True,
-            capture_output=True, timeout=LONGEST_S, env=environment,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
+        plan = Plan(**ask("plan", "replay_server.jobs.plan", asdict(settings), LONGEST_S))
+    except TimeoutError:
         raise ValueError(
             f"measuring this machine took longer than {LONGEST_S:g} s: give --actors, --precision, --learner-threads "
             "and --targets-ahead, then nothing is measured"
         ) from None
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or ["it said nothing"]
-        raise ValueError(f"measuring this machine failed with exit code {done.returncode}: {lines[-1]}")
-    plan = Plan(**json.loads(done.stdout.splitlines()[-1]))
+    except ChildFailed as error:
+        raise ValueError(f"measuring this machine {error}") from None
     return replace(plan, actors=settings.actors) if actors_given else plan
 
 
@@ -161,9 +151,6 @@ def transition_seconds(settings: ApexSettings) -> float:
 
 
 def main() -> int:
-    print(json.dumps(asdict(measured_plan(ApexSettings(**json.loads(sys.stdin.read()))))))
+    """Answers `make_plan`."""
+    print(json.dumps(asdict(measured_plan(ApexSettings(**json.load(sys.stdin))))))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

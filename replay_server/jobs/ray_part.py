@@ -61,10 +61,10 @@ class RayActors:
         self.password = None if self.host == "127.0.0.1" else secrets.token_hex(16)
         """For the server, where others can reach it."""
 
-    def launch(self, instructions: dict[str, Any], log: Path, threads: int) -> RayProcess:
+    def launch(self, instructions: dict[str, Any], log: Path) -> RayProcess:
         """Starts a part in the cluster; its log holds what it said of a failure."""
         # On our own cluster nothing is set aside: the job decides how many actors there are.
-        num_cpus = 0.0 if self._cluster.own else float(max(1, threads))
+        num_cpus = 0.0 if self._cluster.own else 1.0
         return RayProcess(self._cluster.place(PartHost, num_cpus=num_cpus, threads=2), instructions, log)
 
     def close(self) -> None:

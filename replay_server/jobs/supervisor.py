@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
+
+from replay_server.jobs.fork_server import ForkedProcess
 
 RESTARTS_PER_MINUTE = 5
 """A part, or the server, that dies more often than this is not coming back by restarting: the job ends."""
@@ -71,52 +70,28 @@ class PartProcess(Protocol):
 
 
 class ChildProcess:
-    """`python -m replay_server.jobs.child` on this machine; standard input is its instructions and its lifeline."""
+    """`replay_server.jobs.child` on this machine; standard input is its instructions and its lifeline."""
 
-    def __init__(self, instructions: dict[str, Any], log: Path, threads: int) -> None:
-        # Safe path: the package that is installed, not a folder of that name where the job was started.
-        environment = {**os.environ, "PYTHONSAFEPATH": "1"}
-        if threads > 0:
-            # Set before NumPy and torch are imported: they read it once.
-            environment["OMP_NUM_THREADS"] = str(threads)
-        with open(log, "ab") as stream:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "replay_server.jobs.child"],
-                stdin=subprocess.PIPE,
-                stdout=stream,
-                stderr=stream,
-                env=environment,
-                start_new_session=True,  # a terminal's Ctrl-C is the job's to handle
-            )
+    def __init__(self, instructions: dict[str, Any], log: Path) -> None:
+        self._process = ForkedProcess(log.stem, "replay_server.jobs.child", log)
         self.pid: int | None = self._process.pid
-        assert self._process.stdin is not None
-        self._lifeline = self._process.stdin
-        try:
-            self._lifeline.write(json.dumps(instructions).encode() + b"\n")
-            self._lifeline.flush()
-        except BrokenPipeError:
-            pass  # it died at once; poll() sees that
+        self._process.write(json.dumps(instructions).encode() + b"\n")
 
     def poll(self) -> int | None:
-        return self._process.poll()
+        return self._process.wait(0.0)
 
     def hang_up(self) -> None:
-        self._lifeline.close()
+        self._process.hang_up()
 
     def wait(self, timeout_s: float) -> bool:
-        try:
-            self._process.wait(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        return self._process.wait(timeout_s) is not None
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait()
 
 
-Launch = Callable[[dict[str, Any], Path, int], PartProcess]
-"""Starts a part, with its instructions, its log file and its threads (0 = as many as there are cores)."""
+Launch = Callable[[dict[str, Any], Path], PartProcess]
+"""Starts a part, with its instructions and its log file."""
 
 
 class Part:
@@ -132,7 +107,6 @@ class Part:
         instructions: dict[str, Any],
         log: Path,
         ends: bool = False,
-        threads: int = 0,
         launch: Launch = ChildProcess,
     ) -> None:
         self.name = name
@@ -141,7 +115,6 @@ class Part:
         self.restarts = 0
         self.finished = False
         self._instructions = instructions
-        self._threads = threads
         self._launch = launch
         self._deaths = Deaths()
         self._start_at: float | None = None
@@ -170,7 +143,7 @@ class Part:
         """Starts the process with its instructions."""
         self._start_at = None
         instructions = {**self._instructions, "restarts": self.restarts}
-        self._process = self._launch(instructions, self.log, self._threads)
+        self._process = self._launch(instructions, self.log)
 
     def watch(self) -> int | None:
         """Restarts the process if it died and that is due. Returns the exit code once, when it has just ended.

@@ -61,17 +61,21 @@ class Job:
         return self.output.read_bytes()[self._from :].decode()
 
     def children(self) -> dict[int, str]:
-        """Process ids of the job's children that are alive, with their command lines."""
-        found = {}
+        """Process ids of the job's parts and servers that are alive, with their command lines."""
+        parents, lines = {}, {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 try:
                     fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-                    if int(fields[1]) == self.process.pid and fields[0] != "Z":
-                        found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    if fields[0] != "Z":
+                        parents[int(entry.name)] = int(fields[1])
+                        lines[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                 except (OSError, IndexError):
                     continue
-        return found
+        own = [pid for pid, parent in parents.items() if parent == self.process.pid]
+        helpers = [pid for pid in own if "replay_server.jobs.fork_server" in lines[pid]]
+        forked = [pid for pid, parent in parents.items() if parent in helpers]
+        return {pid: lines[pid] for pid in (*own, *forked) if pid not in helpers}
 
     def wait_for(self, what: str, timeout_s: float = LONGEST_S) -> re.Match[str]:
         deadline = time.monotonic() + timeout_s

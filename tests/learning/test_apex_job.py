@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -267,3 +268,22 @@ def test_device_that_is_not_there_is_told_before_anything_is_started(start):
     assert job.wait() == 2
     assert re.search(r"measuring this machine failed with exit code 1: .*cuda:99", job.text)
     assert not job.run.exists()
+
+
+def test_parts_outlive_the_process_that_they_were_forked_from_and_start_again_from_another(start):
+    job = start()
+    wait_for_updates(job, 1)
+    parts = job.children()
+    parents = {int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]) for pid in parts}
+    (forked_from,) = parents - {job.process.pid}
+    (killed,) = processes_of(job, "actor-0")
+    os.kill(forked_from, signal.SIGKILL)
+    wait_for_updates(job)
+    assert all(alive(pid) for pid in parts)
+    os.kill(killed, signal.SIGKILL)
+    job.wait_for(r"actor 0 ended \(255\): starting it again")
+    wait_until(lambda: len(processes_of(job, "actor-0")) == 1)
+    os.kill(job.process.pid, signal.SIGINT)
+    assert job.wait() == 130, job.text
+    assert job.summary()["restarts"] == 1
+    assert gone(parts)

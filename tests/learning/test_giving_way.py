@@ -26,7 +26,7 @@ GIVES_WAY = "from replay_server.jobs.giving_way import give_way; give_way()"
 class Busy:
     """A process that never rests (`replay_server.jobs.supervisor.PartProcess`)."""
 
-    def __init__(self, instructions: dict[str, Any], log: Path, threads: int) -> None:
+    def __init__(self, instructions: dict[str, Any], log: Path) -> None:
         first = GIVES_WAY if instructions["gives_way"] else ""
         self._process = subprocess.Popen([sys.executable, "-c", BUSY.format(first=first)], stdout=subprocess.PIPE)
         self.pid: int | None = self._process.pid
