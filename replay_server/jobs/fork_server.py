@@ -49,7 +49,7 @@ class ForkedProcess:
 
     def __init__(self, name: str, module: str, log: Path, output: Path | None = None) -> None:
         paths = {"log": str(log.absolute()), "output": str((output or log).absolute())}
-        self.pid, self._stdin, self._news = _running().fork({"name": name, "module": module, **paths})
+        self.pid, self._stdin, self._news = _fork({"name": name, "module": module, **paths})
         self._ended: IO[str] | int = self._news
         if sys.platform == "linux":
             # Where the fork server dies, its socket would tell of an end that has not come.
@@ -127,13 +127,19 @@ class _ForkServer:
         atexit.register(self._end)
 
     def fork(self, request: dict[str, str]) -> tuple[int, socket.socket, IO[str]]:
-        """The id of a new process, its standard input, and where its exit code comes, as a line."""
+        """The id of a new process, its standard input, and where its exit code comes, as a line.
+
+        Raises:
+            OSError: this server has died.
+        """
         stdin, its_stdin = socket.socketpair()
         news, its_news = socket.socketpair()
         with its_stdin, its_news, news:
             socket.send_fds(self._requests, [json.dumps(request).encode()], [its_stdin.fileno(), its_news.fileno()])
             lines = news.makefile()
-        return int(lines.readline()), stdin, lines
+        if not (told := lines.readline()):
+            raise BrokenPipeError(f"the process to fork from ended with exit code {self.process.wait()}")
+        return int(told), stdin, lines
 
     def _end(self) -> None:
         self._requests.close()
@@ -154,6 +160,15 @@ def _running() -> _ForkServer:
     if _server is None or _server.process.poll() is not None:
         _server = _ForkServer()
     return _server
+
+
+def _fork(request: dict[str, str]) -> tuple[int, socket.socket, IO[str]]:
+    global _server
+    try:
+        return _running().fork(request)
+    except OSError:
+        _server = None  # it has just died
+        return _running().fork(request)
 
 
 # ---- the server itself -----------------------------------------------------------------------------------------------
@@ -223,6 +238,8 @@ def _be(stdin: int, name: str, module: str, log: str, output: str) -> None:
             os.close(file)
         if sys.platform == "linux":
             Path("/proc/self/comm").write_text(name)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed()  # environments that draw from it would all draw the same
         code = importlib.import_module(module).main()
     except BaseException:
         traceback.print_exc()
