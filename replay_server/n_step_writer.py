@@ -179,9 +179,9 @@ class VectorNStepWriting(StepWriting):
             self._writer.end_episode(mask)
 
     @operation
-    def flush(self, timeout: float | None = None) -> Operation[np.ndarray]:
+    def flush(self, timeout: float | None = None, wait: bool = True) -> Operation[np.ndarray]:
         """Sends all steps, and all items whose windows are complete. See `VectorWriter.flush`."""
-        return self._writer.flush(timeout)
+        return self._writer.flush(timeout, wait)
 
     @property
     def waiting(self) -> int:

@@ -7,6 +7,7 @@ are, and reads the steps before that from a ring that is long enough: whoever ap
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -132,7 +133,8 @@ class StepSender:
         self._sink_open = np.zeros(ring.streams, np.bool_)
         """Whether the sink takes each stream's newest episode to go on."""
         self._held = _Held()
-        self._ids: list[np.ndarray] = []
+        self._ids: deque[int] = deque(maxlen=MAX_KEPT_IDS)
+        """Of items that were sent: the sending thread appends, the caller takes."""
         self._most_items = MAX_ITEMS
         self._stands = False
 
@@ -154,9 +156,7 @@ class StepSender:
 
     def take_ids(self) -> np.ndarray:
         """The ids of all items sent since the last call, uint64, in the order in which they were sent."""
-        ids = np.concatenate([np.empty(0, np.uint64), *self._ids])
-        self._ids.clear()
-        return ids
+        return np.array([self._ids.popleft() for _ in range(len(self._ids))], np.uint64)
 
     def close(self) -> None:
         """Gives the streams back."""
@@ -280,9 +280,7 @@ class StepSender:
         streams = items.streams.astype(np.uint32)
         columns = {name: self._as_sent(name, values, items.streams) for name, values in items.columns.items()}
         ids = yield from self._sink.send_items(streams, steps, priorities, columns, timeout)
-        self._ids.append(ids)
-        if sum(map(len, self._ids)) > MAX_KEPT_IDS:
-            self._ids = [np.concatenate(self._ids)[-MAX_KEPT_IDS:]]
+        self._ids.extend(ids.tolist())
         return len(ids)
 
     def _as_sent(self, name: str, values: np.ndarray, streams: np.ndarray) -> np.ndarray:

@@ -64,7 +64,7 @@ class StepWriting(Written, Staying):
     _send_instead = "send the client or its handle, and make a writer there"
 
     @operation
-    def flush(self, timeout: float | None = None) -> Operation[np.ndarray]:
+    def flush(self, timeout: float | None = None, wait: bool = True) -> Operation[np.ndarray]:
         raise NotImplementedError
 
     @operation

@@ -42,8 +42,8 @@ class VectorWriting(StepWriting):
 
     With `in_flight` the writer sends in a thread of its own, and `append` returns at once unless so many sends are due.
     What a send raises, the next call that sends raises, which has then taken nothing. Until a send has succeeded again,
-    `append` waits for each. `flush` and `close` wait until all was sent. A writer that is dropped without `close`, or
-    whose process ends, loses what is due.
+    `append` waits for each. `flush(wait=False)` sends at once, and waits as `append` does; `flush` and `close` wait
+    until all was sent. A writer that is dropped without `close`, or whose process ends, loses what is due.
 
     A writer to a server belongs to the process that made it: after a fork the child's calls are refused when they send.
 
@@ -233,20 +233,25 @@ class VectorWriting(StepWriting):
     # ---- sending -----------------------------------------------------------------------------------------------------
 
     @operation
-    def flush(self, timeout: float | None = None) -> Operation[np.ndarray]:
+    def flush(self, timeout: float | None = None, wait: bool = True) -> Operation[np.ndarray]:
         """Sends all steps, and all items whose windows are complete.
 
         Args:
             timeout: seconds to wait for the rate limiter; None: as long as it takes.
+            wait: whether to return only when all was sent. If not, a writer with `in_flight` waits only while so many
+                sends are due. Other writers wait in any case.
 
         Returns:
-            The ids of all items sent since the last flush, uint64, in the order in which they were sent.
+            The ids of all items known to be stored since the last flush, uint64, in the order in which they were sent.
+            Those that are still due are told by a later flush.
 
         Raises:
-            Timeout: the rate limiter held items back; they wait here for the next flush.
+            Timeout: the rate limiter held items back. They wait here for the next flush; sends that are due go on.
+            ReplayError: with `in_flight`, what an earlier send raised.
         """
         self._check_open()
-        yield from self._send_all(check_timeout(timeout))
+        patience = check_timeout(timeout)
+        yield from self._send_all(patience) if wait else self._send(patience)
         return self._sender.take_ids()
 
     @property
@@ -409,9 +414,9 @@ class OneEnvironment(StepWriting):
         self._rows = SingleRows(table)
 
     @operation
-    def flush(self, timeout: float | None = None) -> Operation[np.ndarray]:
+    def flush(self, timeout: float | None = None, wait: bool = True) -> Operation[np.ndarray]:
         """Sends what can be sent; the ids of all items sent since the last flush. See `VectorWriter.flush`."""
-        return self._vector.flush(timeout)
+        return self._vector.flush(timeout, wait)
 
     @property
     def waiting(self) -> int:

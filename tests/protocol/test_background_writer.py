@@ -24,6 +24,11 @@ def queue_of(make_table: Any, size: int) -> str:
     return make_table(100, SIGNATURE, rate_limiter=rs.Queue(size), sampler=rs.Fifo(), max_times_sampled=1)
 
 
+def flush_for_ever(writer: Any) -> None:
+    while True:
+        writer.flush(wait=False)
+
+
 @pytest.mark.parametrize("in_flight", [1, 4])
 @pytest.mark.parametrize("flush_steps", [1, 8])
 def test_what_is_sampled_is_what_explicit_stacking_makes(client, make_table, in_flight, flush_steps):
@@ -60,6 +65,47 @@ def test_append_waits_only_when_as_many_sends_are_due(client, make_table, eventu
         assert taken == list(range(4)), "what was due went on by itself"
         assert len(writer.flush(timeout=60.0)) == 5
         writer.close(flush=False)
+
+
+def test_a_flush_that_does_not_wait_tells_what_is_stored_and_later_ones_the_rest(client, make_table, eventually):
+    name = queue_of(make_table, 1)
+    with client.writer(name, flush_steps=100, in_flight=3, timeout=60.0) as writer:
+
+        def send(t: int) -> list[int]:
+            writer.append({"frame": frame(t), "action": np.int64(t)}, final=True)
+            writer.create_item(columns={"number": np.int64(t)})
+            return writer.flush(timeout=0.0, wait=False).tolist()
+
+        told = send(0)
+        eventually(lambda: client.info(name)["size"] == 1, "the queue is full")
+        for t in range(1, 4):
+            told += send(t)
+        assert len(told) <= 1
+        with pytest.raises(rs.Timeout, match="has 3 sends due"):
+            send(4)
+        ids = client.sample(name, 1, timeout=60.0).ids.tolist()
+        told += writer.flush(timeout=60.0, wait=False).tolist()
+        ids += [client.sample(name, 1, timeout=60.0).ids[0] for _ in range(4)]
+        told += writer.flush().tolist()
+        assert told == ids
+        assert writer.flush(wait=False).tolist() == []
+
+
+def test_a_flush_that_does_not_wait_tells_of_a_loss_and_the_next_one_sends_the_rest(client, make_table):
+    name = make_table(1000, SIGNATURE)
+    with rs.Client(client.url) as writing, writing.writer(name, flush_steps=100, in_flight=2) as writer:
+        write(writer, range(4), (3,))
+        assert len(writer.flush()) == 4
+        for connection in client.redis.client_list():
+            if "replay" in connection["cmd"]:
+                client.redis.client_kill_filter(_id=connection["id"])
+        write(writer, range(4, 8), (7,))
+        assert writer.flush(wait=False).tolist() == []
+        with pytest.raises(rs.ConnectionLost):
+            flush_for_ever(writer)
+        write(writer, range(8, 12), (11,))
+        ids = np.concatenate([writer.flush(wait=False), writer.flush()])
+        assert client.get(name, ids).data["number"].tolist() == list(range(4, 12)), "no item was on its way"
 
 
 def test_a_loss_is_told_once_and_costs_only_what_was_on_its_way(client, make_table):
@@ -219,13 +265,15 @@ def test_n_step_writers_have_it_too(client, make_table):
         name = make_table(1000, signature)
         options = {"n_step": 3, "discount": 0.9, "flush_steps": 2, "in_flight": in_flight}
         with client.vector_writer(name, 2, **options) as writer:
-            rng = np.random.default_rng(3)
+            rng, ids = np.random.default_rng(3), []
             for t in range(60):
                 step = {"observation": rng.random((2, 2), np.float32), "action": rng.integers(0, 4, 2)}
                 writer.append(step | {"reward": rng.random(2)}, terminated=[t % 7 == 6, False])
                 if t % 7 == 6:
                     writer.append({"observation": rng.random((2, 2), np.float32)}, mask=[True, False])
-            ids = writer.flush()
+                if t % 10 == 9:
+                    ids.append(writer.flush(wait=False))
+            ids = np.concatenate([*ids, writer.flush()])
         found.append(client.get(name, ids).data)
     for column, values in found[0].items():
         np.testing.assert_array_equal(values, found[1][column], err_msg=column)

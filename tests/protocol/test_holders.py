@@ -152,11 +152,12 @@ class Writing:
             self.at_risk.add(step)
         self.made.add(step)
 
-    def flush(self) -> None:
-        ids = self._may_send(self.writer.flush)
+    def flush(self, wait: bool) -> None:
+        ids = self._may_send(lambda: self.writer.flush(wait=wait))
         if isinstance(ids, np.ndarray):
             self.ids += ids.tolist()
-            self.pending.clear()
+            if wait:
+                self.pending.clear()
 
     def check(self, stored: rs.Batch, numbered: rs.Batch) -> None:
         """`stored`: all items in the order in which they were stored; `numbered`: those of the ids that were told."""
@@ -216,10 +217,24 @@ def test_a_writer_whose_calls_are_given_up_stores_no_item_twice_and_shows_every_
     for _ in rounds(driver, 2 * ROUNDS):
         writing.append()
         if driver.random.random() < 0.2:
-            writing.flush()
+            writing.flush(wait=driver.random.random() < 0.5)
     writing.ids += driver.get(writer.flush).tolist()
     size = driver.get(holder.info)["size"]
     writing.check(driver.get(lambda: holder.sample(size)), driver.get(lambda: holder.get(writing.ids)))
+    driver.get(writer.close)
+
+
+@pytest.mark.parametrize("options", [{}, {"n_step": 1, "discount": 0.5}], ids=["items", "n_steps"])
+def test_a_writer_without_a_thread_has_sent_all_when_a_flush_returns_that_does_not_wait(driver, options):
+    holder = driver.table(100, N_STEPS)
+    writer = driver.get(lambda: holder.writer(**options))
+    step = {"reward": 0.0} if options else {"reward": 0.0, "discount": 0.5}
+    for number in range(5):
+        driver.get(lambda number=number: writer.append({"number": number, **step}))
+        if not options:
+            writer.create_item()
+    ids = driver.get(lambda: writer.flush(wait=False))
+    assert driver.get(lambda: holder.get(ids)).data["number"].tolist() == list(range(4))
     driver.get(writer.close)
 
 

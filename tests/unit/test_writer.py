@@ -369,7 +369,7 @@ class FaultySink(BufferStreams):
 
 OPERATIONS = st.lists(
     st.tuples(
-        st.sampled_from(["append", "append", "append", "append", "final", "end", "flush", "lose"]),
+        st.sampled_from(["append", "append", "append", "append", "final", "end", "flush", "send", "lose"]),
         st.lists(st.booleans(), min_size=3, max_size=3),
         st.integers(1, 6),
     ),
@@ -387,8 +387,9 @@ def test_items_show_what_explicit_stacking_shows(operations, flush_steps, faults
     items: dict[int, tuple[int, tuple[int, int]]] = {}
     newest: list[list[tuple[int, int]]] = [[], [], []]
     value, key, unsure = 0, 0, False
+    told: list[int] = []
 
-    def attempt(call: Any) -> None:
+    def attempt(call: Any) -> Any:
         nonlocal unsure
         for _ in range(3):
             try:
@@ -422,19 +423,20 @@ def test_items_show_what_explicit_stacking_shows(operations, flush_steps, faults
             writer.end_episode(mask)
             for i in chosen:
                 stacks[i].end()
-        elif kind == "flush":
-            attempt(writer.flush)
+        elif kind in ("flush", "send"):
+            told += attempt(lambda: writer.flush(wait=kind == "flush")).tolist()  # noqa: B023
         elif faults:
             sink.lose = [["steps", "items", "reply"][number % 3]]
     sink.lose = []
     writer.end_episode()
-    attempt(writer.flush)
+    told += attempt(writer.flush).tolist()
     assert writer.waiting == 0
     writer.close()
     batch = buffer.sample(max(1, 4 * len(buffer)), timeout=0) if len(buffer) else None
     shown = {} if batch is None else dict(zip(batch.data["key"].tolist(), range(len(batch)), strict=True))
     assert set(shown) <= set(items)
-    assert unsure or len(buffer) == len(items)
+    assert len(set(told)) == len(told) == len(buffer.get(told)), "each id was told once"
+    assert unsure or len(told) == len(buffer) == len(items)
     for item, at in shown.items():
         i, where = items[item]
         assert frames(batch, "obs", at) == stacks[i].expected(where, 4, 0)
