@@ -224,6 +224,7 @@ class _Actor:
             self.progress.version = self.version
 
     def _push(self) -> None:
+        """Waits for the answer: on two cores an actor whose writer sent in a thread played no faster."""
         self.progress.transitions += len(self.writer.flush(timeout=PUSH_WAIT_S))
 
     def _patiently(self, write: Callable[[], None]) -> bool:
