@@ -40,14 +40,14 @@ from replay_server.bench import job, result
 from replay_server.bench.learning import given_settings
 from replay_server.bench.load import cpu_seconds
 from replay_server.jobs.arguments import resolve_settings
-from replay_server.learner.ahead import updates
 from replay_server.learner.dqn import double_dqn_loss
-from replay_server.learner.execution import Choice, choose_execution
+from replay_server.learner.execution_choice import Choice, choose_execution
 from replay_server.learner.graph import WARM_UP
 from replay_server.learner.loop import run_learner
 from replay_server.learner.metrics import read_metrics
 from replay_server.learner.replay_algorithms import make_learner
 from replay_server.learner.replay_learner import ReplayLearner, choose_device, make_optimizer
+from replay_server.learner.updates_ahead import updates
 from replay_server.rl.environment_spec import EnvironmentSpec, environment_spec
 from replay_server.rl.networks import make_network
 from replay_server.rl.observations import channels_first

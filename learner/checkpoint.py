@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from replay_server.learner.finite import check_finite, first_not_finite
+from replay_server.learner.finite_checks import check_finite, first_not_finite
 from replay_server.learner.replay_learner import LEARNING, ReplayLearner
 
 BEST = "best"

@@ -22,8 +22,8 @@ import torch
 
 import replay_server as rs
 from replay_server.learner.algorithms import Learner, settings_from
-from replay_server.learner.finite import Diverged
-from replay_server.learner.probes import check_probes, measure
+from replay_server.learner.finite_checks import Diverged
+from replay_server.learner.policy_probes import check_probes, measure
 from replay_server.learner.published_state import (
     Note,
     StateError,

@@ -27,7 +27,7 @@ from replay_server.learner.gradients import (
     truncated,
 )
 from replay_server.learner.parameter_function import packed_moments
-from replay_server.learner.probes import check_probes, measure
+from replay_server.learner.policy_probes import check_probes, measure
 from replay_server.learner.published_state import fetch_state, read_note, restored_learner
 from replay_server.learner.sgd import Means, explained_variance
 from replay_server.rl.asynchronous_learning import AsynchronousLearning, asynchronous_learning

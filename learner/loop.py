@@ -15,13 +15,13 @@ import numpy as np
 import torch
 
 import replay_server as rs
-from replay_server.learner.ahead import updates
 from replay_server.learner.checkpoint import newest_checkpoint, read_checkpoint, write_checkpoint
-from replay_server.learner.execution import Choice, Way, choose_execution
-from replay_server.learner.finite import ADVICE, Diverged, check_finite, first_not_finite
+from replay_server.learner.execution_choice import Choice, Way, choose_execution
+from replay_server.learner.finite_checks import ADVICE, Diverged, check_finite, first_not_finite
 from replay_server.learner.metrics import Metrics
 from replay_server.learner.replay_algorithms import make_learner
 from replay_server.learner.replay_learner import ReplayLearner, Update, choose_device, learning_rate_at
+from replay_server.learner.updates_ahead import updates
 from replay_server.rl.connection import LOST, PersistentClient
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.process_memory import keep_freed_memory

@@ -21,7 +21,7 @@ import torch
 
 import replay_server as rs
 from replay_server.learner.algorithms import Learner, Settings, algorithm_of, make_learner
-from replay_server.learner.finite import check_finite
+from replay_server.learner.finite_checks import check_finite
 from replay_server.rl.function_contract import Names
 from replay_server.rl.policy_spec import PolicySpec
 from replay_server.rl.weights import load_arrays, module_arrays

@@ -141,8 +141,8 @@ class ReplayLearner(abc.ABC):
     """Networks and an optimizer, and the step that trains them on a batch.
 
     `step` counts learner steps from 0 and is what target updates, publishing and checkpoints go by. `precision` is that
-    of the forward passes: float32, tf32 (which torch is told by `replay_server.learner.execution.Way.use`), or bfloat16
-    by autocast; weights and losses are float32 in any case.
+    of the forward passes: float32, tf32 (which torch is told by `replay_server.learner.execution_choice.Way.use`), or
+    bfloat16 by autocast; weights and losses are float32 in any case.
 
     A batch whose loss or gradient is not finite changes nothing: networks, optimizer and `step` stay as they were. On
     the CPU this is looked at before the optimizer's step. On a device the kernel of Adam looks by itself, and nothing

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from .driver import run
 from .errors import ConnectionLost, Timeout
-from .staying import check_process
+from .process_bound import check_process
 from .step_sender import Items, StepSender, Streams
 
 _ENDS_S = 5.0

@@ -24,9 +24,9 @@ from .driver import at_once
 from .errors import ConnectionLost, ReplayError, SchemaError, TableClosed, Timeout, error_from_core, explain
 from .n_step_writer import make_writer
 from .options import SampleOptions, SamplerOptions, TableChanges, exponent
+from .process_bound import Staying
 from .sampler import Sampler
 from .selectors import RateLimiter, Selector
-from .staying import Staying
 from .table import Table, changes_map
 from .table_methods import TableMethods
 from .updater import Updater

@@ -14,7 +14,7 @@ from .driver import Operation
 from .errors import ConnectionLost, NotPrimary, ReplayError, SchemaError, ServerError, TableNotFound
 from .exchanges import Exchanges
 from .lost_calls import AGAIN_S
-from .staying import check_process
+from .process_bound import check_process
 from .step_codec import encoder_for
 
 if TYPE_CHECKING:

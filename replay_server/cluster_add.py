@@ -20,10 +20,10 @@ from .checks import check_columns, check_priorities, check_timeout
 from .commands import ServedTable
 from .driver import Operation
 from .errors import ConnectionLost, SchemaError, TableClosed, Timeout, explain
+from .gather import all_or_error, together
 from .ragged import items_of
 from .selectors import MinSize
 from .table import Table
-from .together import all_or_error, together
 
 if TYPE_CHECKING:
     from .cluster_known import Shard

@@ -17,9 +17,9 @@ from .connection import Address
 from .connection_pool import ConnectionPool
 from .driver import Operation
 from .errors import ConnectionLost, ReplayError, ServerError
+from .gather import all_or_error, together
 from .operations import Operations
 from .options import ClientOptions
-from .together import all_or_error, together
 
 AWAY_S = 1.0
 """How long a shard that was left out is not asked again."""

@@ -1,7 +1,7 @@
 """What a client of many shards can do: the operations of `operations`, done by the shards together.
 
 Each shard has its own `Operations`, over connections of its own. What concerns all shards is asked of all at once
-(`together`) and put together here. What concerns an item goes to the shard that its id names; what concerns a key goes
+(`gather`) and put together here. What concerns an item goes to the shard that its id names; what concerns a key goes
 to the key's home.
 """
 
@@ -27,12 +27,12 @@ from .cluster_wait import Wait
 from .commands import Command, ServedTable
 from .driver import Operation, operation
 from .errors import ConnectionLost, LimitExceeded, ServerError, TableClosed, Timeout, explain
+from .gather import all_or_error, together
 from .n_step_writer import make_writer
 from .operations import Operations, told_as
 from .options import SampleOptions
 from .ragged import Ragged
 from .table import Table
-from .together import all_or_error, together
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -25,11 +25,11 @@ from .cluster_wait import Wait
 from .commands import ServedTable
 from .driver import Operation
 from .errors import ConnectionLost, TableClosed, Timeout
+from .gather import together
 from .options import SampleOptions
 from .ragged import Ragged, items_of
 from .selectors import Prioritized, Uniform
 from .table import Table
-from .together import together
 from .tree import mapped
 
 if TYPE_CHECKING:

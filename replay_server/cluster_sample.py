@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .arrivals import Arrivals, Question
 from .batch import Batch, check_out, new_batch
 from .batch_replies import codes
 from .checks import check_version
@@ -35,11 +34,12 @@ from .cluster_tables import check_fits, closed_on_all, too_few, whole_of
 from .cluster_wait import Wait
 from .driver import Operation
 from .errors import ConnectionLost, LimitExceeded, SchemaError, ServerError, TableClosed
+from .gather import together
 from .options import SampleOptions
 from .ragged import Ragged, Room, items_of
 from .selectors import Prioritized, SampleToInsertRatio
+from .shard_reply import Arrivals, Question
 from .table import Table
-from .together import together
 
 if TYPE_CHECKING:
     from .cluster_known import Shard

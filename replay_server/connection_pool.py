@@ -306,7 +306,7 @@ class BlockingPool(ConnectionPool[Connection]):
         if self._near:
             connection = on_same_host(connection, host, *self._timeouts)
         if shared:
-            connection.share()  # now: between a request and its reply (`begun`) there is no other one
+            connection.share()  # now: between a request and its reply (`pending_call`) there is no other one
         return connection
 
     def glance(self, host: Address) -> Connection:

@@ -19,11 +19,11 @@ from dataclasses import replace
 from typing import Any
 
 from .batch import Batch, BatchPool, read_only
-from .begun import Begun
 from .driver import Operation
 from .errors import ReplayError, SchemaError, TableClosed
 from .options import SampleOptions, SamplerOptions
-from .staying import Staying, check_process
+from .pending_call import Begun
+from .process_bound import Staying, check_process
 from .table import Table
 
 Draw = Callable[[SampleOptions, Batch], Operation[Batch]]

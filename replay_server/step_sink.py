@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from .driver import Blocking, Operation, Written, operation
-from .staying import Staying
+from .process_bound import Staying
 
 W = TypeVar("W")
 

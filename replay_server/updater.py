@@ -1,7 +1,7 @@
 """Priorities that are sent while nobody waits for the reply, which is read before the next ones are sent.
 
-The updater begins an update, and finishes it at the next call (`begun`). An interrupt, a lost connection or an error
-reply does to it what it does to an update whose caller waits.
+The updater begins an update, and finishes it at the next call (`pending_call`). An interrupt, a lost connection or an
+error reply does to it what it does to an update whose caller waits.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from .begun import Begun
 from .driver import Operation
-from .staying import Staying, check_process
+from .pending_call import Begun
+from .process_bound import Staying, check_process
 
 Update = Callable[[Any, Any], Operation[tuple[int, int]]]
 

@@ -17,7 +17,7 @@ from replay_server.actors.envs import check_states
 from replay_server.arguments import Parser
 from replay_server.connection import PASSWORD_VARIABLE, url_with_password
 from replay_server.extras import how_to_install
-from replay_server.learner.probes import check_probes
+from replay_server.learner.policy_probes import check_probes
 from replay_server.learner.wandb_mirror import check_wandb, start_wandb
 from replay_server.rl.dashboard_process import start_dashboard
 from replay_server.rl.options import add_options, given_options

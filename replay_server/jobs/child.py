@@ -71,7 +71,7 @@ def make_part(instructions: dict[str, Any]) -> Callable[[threading.Event], Any]:
         return act
     run_directory = Path(instructions["run_directory"])
     if name == "learner":
-        from replay_server.learner.execution import Choice
+        from replay_server.learner.execution_choice import Choice
         from replay_server.learner.loop import run_learner
 
         # One that died goes on from its newest checkpoint: the server, and the replay in it, have lived on.

@@ -31,7 +31,7 @@ class Plan:
     """What was chosen."""
 
     execution: dict[str, Any]
-    """`replay_server.learner.execution.Choice.as_values`."""
+    """`replay_server.learner.execution_choice.Choice.as_values`."""
     actors: int
     acting_ms: float = 0.0
     """Core milliseconds of one transition; 0 = not measured."""
@@ -72,7 +72,7 @@ def make_plan(settings: ApexSettings, actors_given: bool = False) -> Plan:
 
 def measured_plan(settings: ApexSettings) -> Plan:
     """What `make_plan` has another process do. Uses torch, and changes its number of threads."""
-    from replay_server.learner.execution import choose_execution
+    from replay_server.learner.execution_choice import choose_execution
     from replay_server.learner.replay_algorithms import make_learner
     from replay_server.learner.replay_learner import choose_device
     from replay_server.rl.environment_spec import environment_spec

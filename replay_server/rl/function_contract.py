@@ -160,7 +160,7 @@ class LearnerRequest(Request):
     threads: int = 0
     """Of torch; 0 = OMP_NUM_THREADS of the function's environment, else 1. Results are the same for the same number."""
     probes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What is to be measured of the new policy, and how: name → options (`replay_server.learner.probes`)."""
+    """What is to be measured of the new policy, and how: name → options (`replay_server.learner.policy_probes`)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

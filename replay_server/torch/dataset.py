@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.utils.data
 
-from ..staying import Staying
+from ..process_bound import Staying
 from .device_batches import DeviceBatch
 from .sampler import sampler
 

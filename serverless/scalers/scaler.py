@@ -14,7 +14,7 @@ class Scaler(Protocol):
 
     @property
     def probes(self) -> Mapping[str, Mapping[str, Any]]:
-        """What the learner function is to measure after every round, and how: name → options (`learner.probes`).
+        """What the learner function is to measure after every round, and how: name → options (`learner.policy_probes`).
 
         What it finds stands in `RoundRecord.statistics`. {} = nothing but what every round has.
         """

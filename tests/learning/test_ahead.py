@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch")
 from random_batches import make_batches  # noqa: E402
 
 from replay_server.learner import replay_algorithms  # noqa: E402
-from replay_server.learner.ahead import updates  # noqa: E402
 from replay_server.learner.replay_learner import ReplayLearner  # noqa: E402
+from replay_server.learner.updates_ahead import updates  # noqa: E402
 from replay_server.rl.actions import Bounds  # noqa: E402
 from replay_server.rl.environment_spec import EnvironmentSpec  # noqa: E402
 from replay_server.rl.observations import Leaf, atari_screens  # noqa: E402

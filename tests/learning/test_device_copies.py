@@ -21,11 +21,11 @@ from random_batches import make_batches  # noqa: E402
 
 import replay_server as rs  # noqa: E402
 from replay_server.learner import loop  # noqa: E402
-from replay_server.learner.ahead import updates  # noqa: E402
 from replay_server.learner.dqn import Dqn  # noqa: E402
-from replay_server.learner.execution import Way, choose_execution  # noqa: E402
+from replay_server.learner.execution_choice import Way, choose_execution  # noqa: E402
 from replay_server.learner.graph import WARM_UP, GraphedLearner  # noqa: E402
 from replay_server.learner.replay_learner import Update  # noqa: E402
+from replay_server.learner.updates_ahead import updates  # noqa: E402
 from replay_server.rl.environment_spec import EnvironmentSpec, environment_spec  # noqa: E402
 from replay_server.rl.networks import make_network  # noqa: E402
 from replay_server.rl.observations import Leaf, atari_screens  # noqa: E402

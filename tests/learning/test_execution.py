@@ -17,9 +17,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import replay_server as rs  # noqa: E402
-from replay_server.learner import execution  # noqa: E402
+from replay_server.learner import execution_choice  # noqa: E402
 from replay_server.learner.dqn import Dqn  # noqa: E402
-from replay_server.learner.execution import (  # noqa: E402
+from replay_server.learner.execution_choice import (  # noqa: E402
     CUDA_PRECISIONS,
     PRECISIONS,
     Choice,
@@ -197,15 +197,15 @@ def test_choice_follows_the_times_of_real_updates_and_leaves_no_trace(spec, monk
     settings = dataclasses.replace(SETTINGS, batch_size=8, targets_ahead="auto")
     updates: list[tuple[Way, int]] = []
 
-    class Trial(execution._Trial):
+    class Trial(execution_choice._Trial):
         def __call__(self, way: Way, rows: int) -> Times:
             assert math.isfinite(super().__call__(way, rows).seconds)
             updates.append((way, rows))
             seconds = {"float32": 0.03, "bfloat16": 0.02}[way.precision] * (0.6 if way.ahead else 1.0)
             return Times(seconds, seconds)
 
-    monkeypatch.setattr(execution, "_Trial", Trial)
-    monkeypatch.setattr(execution.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(execution_choice, "_Trial", Trial)
+    monkeypatch.setattr(execution_choice.os, "sched_getaffinity", lambda _: {0, 1})
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)

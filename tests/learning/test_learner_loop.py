@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 import replay_server as rs  # noqa: E402
 from replay_server.learner import checkpoint as saving  # noqa: E402
 from replay_server.learner.dqn import Dqn  # noqa: E402
-from replay_server.learner.finite import Diverged  # noqa: E402
+from replay_server.learner.finite_checks import Diverged  # noqa: E402
 from replay_server.learner.loop import run_learner  # noqa: E402
 from replay_server.learner.metrics import Metrics, read_metrics  # noqa: E402
 from replay_server.rl.environment_spec import environment_spec  # noqa: E402

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from replay_server.jobs import giving_way  # noqa: E402
 from replay_server.jobs import plan as plan_module  # noqa: E402
 from replay_server.jobs.plan import actors_for, make_plan, transitions_an_update  # noqa: E402
-from replay_server.learner.execution import Choice, Way  # noqa: E402
+from replay_server.learner.execution_choice import Choice, Way  # noqa: E402
 from replay_server.rl.settings import ApexSettings  # noqa: E402
 
 SETTINGS = ApexSettings(

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 from replay_server.actors.fragments import FragmentCollector  # noqa: E402
 from replay_server.learner import ppo  # noqa: E402
 from replay_server.learner.checkpoint import newest_checkpoint  # noqa: E402
-from replay_server.learner.finite import Diverged  # noqa: E402
+from replay_server.learner.finite_checks import Diverged  # noqa: E402
 from replay_server.learner.policy_checkpoint import read_policy_checkpoint, write_policy_checkpoint  # noqa: E402
 from replay_server.learner.ppo import PROFILES, Ppo, PpoSettings  # noqa: E402
 from replay_server.rl.policy_settings import apply_policy_profile  # noqa: E402

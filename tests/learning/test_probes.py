@@ -24,8 +24,8 @@ from replay_server.learner.gradient_noise import GradientNoiseOptions, measure_g
 from replay_server.learner.impact import ImpactSettings  # noqa: E402
 from replay_server.learner.impala import ImpalaSettings  # noqa: E402
 from replay_server.learner.lanczos import lanczos  # noqa: E402
+from replay_server.learner.policy_probes import check_probes, measure  # noqa: E402
 from replay_server.learner.ppo import PpoSettings  # noqa: E402
-from replay_server.learner.probes import check_probes, measure  # noqa: E402
 from replay_server.rl.policy_spec import policy_spec  # noqa: E402
 
 ALL = [

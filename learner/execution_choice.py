@@ -56,7 +56,7 @@ class Way:
     threads: int = 1
     """Of torch, for each of the learner's two threads where there are two."""
     ahead: bool = False
-    """Whether a second thread computes the targets of the next batch (see `replay_server.learner.ahead`)."""
+    """Whether a second thread computes the targets of the next batch (see `replay_server.learner.updates_ahead`)."""
     graph: bool = False
     """Whether updates are replayed as a CUDA graph (see `replay_server.learner.graph`)."""
 
