@@ -23,8 +23,8 @@ problems=0 quiet=no hint=""
 . "$repository/native/net/dpdk/setup/journal.sh"
 # shellcheck source=native/net/dpdk/setup/device.sh
 . "$repository/native/net/dpdk/setup/device.sh"
-# shellcheck source=native/net/dpdk/setup/steps.sh
-. "$repository/native/net/dpdk/setup/steps.sh"
+# shellcheck source=native/net/dpdk/setup/take_device.sh
+. "$repository/native/net/dpdk/setup/take_device.sh"
 # shellcheck source=native/net/dpdk/setup/configuration.sh
 . "$repository/native/net/dpdk/setup/configuration.sh"
 
