@@ -53,7 +53,7 @@ class Look:
 
     time_s: float
     processes: Mapping[str, Process]
-    """By part: learner, actor-0, evaluator, server, job."""
+    """By part: learner, actor-0, evaluator, server, fork-server, job."""
     reports: Mapping[str, Mapping[str, float]]
     """What learner and actors told last of their own seconds."""
     machine_s: float
@@ -230,20 +230,24 @@ def _await_learning(process: subprocess.Popen[bytes], client: rs.Client, run: Pa
 
 
 def _children(pid: int) -> Sequence[int]:
-    found = []
+    """Its processes, and what was forked for it."""
+    parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError, IndexError):
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[1]) == pid and fields[0] != "Z":
-                    found.append(int(entry.name))
-    return found
+                if fields[0] != "Z":
+                    parents[int(entry.name)] = int(fields[1])
+    own = [child for child, parent in parents.items() if parent == pid]
+    return own + [child for child, parent in parents.items() if parent in own]
 
 
 def _part_of(pid: int) -> str:
     """A part's processes write to its log; the server's to none."""
     log = Path(os.readlink(f"/proc/{pid}/fd/1"))
-    return log.stem if log.parent.name == "logs" else "server"
+    if log.parent.name == "logs":
+        return log.stem
+    return "server" if Path(os.readlink(f"/proc/{pid}/exe")).name.startswith("replay-server") else "fork-server"
 
 
 def _process(pid: int) -> Process:

@@ -30,7 +30,7 @@ from replay_server.jobs.arguments import (
     is_loopback,
     resolve_settings,
 )
-from replay_server.jobs.fork_server import ask, warm_up
+from replay_server.jobs.fork_server import ChildFailed, ask, warm_up
 from replay_server.jobs.giving_way import GivingWay
 from replay_server.jobs.job_cluster import JobCluster
 from replay_server.jobs.job_server import JobReplay, JobServer, ReplaySaver, saves_replay
@@ -172,7 +172,11 @@ class ApexJob:
             print(f"ending ({self.ended_by})", flush=True)
             self._stop(FINISH_GRACE_S, SAVE_WITHIN_S)
             if code == 0:
-                final = self._final_evaluation()
+                try:
+                    final = self._final_evaluation()
+                except (ChildFailed, OSError) as error:
+                    code = EXIT_FAILED
+                    print(f"the final games were not played to the end: {error}", flush=True)
         except KeyboardInterrupt:
             code, self.ended_by = EXIT_INTERRUPTED, "interrupted"
             print("interrupted: ending all parts", flush=True)
@@ -377,8 +381,12 @@ class ApexJob:
         if self.settings.final_episodes < 1:
             return None
         print(f"playing {self.settings.final_episodes} fresh games with the kept checkpoint", flush=True)
-        asked = {"settings": dataclasses.asdict(self.settings), "run_directory": str(self.run_directory.path)}
-        return ask("final games", "replay_server.jobs.evaluation", asked)
+        question = {"settings": dataclasses.asdict(self.settings), "run_directory": str(self.run_directory.path)}
+        log = self.run_directory.logs / "final-games.log"
+        try:
+            return ask("final games", "replay_server.jobs.evaluation", question, log)
+        except ChildFailed as error:
+            raise ChildFailed(f"{error}; log in {log}") from None
 
     def _say_goodbye(self, code: int) -> None:
         summary = json.loads(self.run_directory.summary.read_text())

@@ -6,7 +6,6 @@ the part stops.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import signal
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from replay_server.errors import ConnectionLost, TableClosed
+from replay_server.jobs.fork_server import asked
 from replay_server.jobs.giving_way import give_way
 from replay_server.jobs.supervisor import DIVERGED, EXIT_FAILED, EXIT_SERVER_LOST
 from replay_server.rl.settings import ApexSettings
@@ -85,25 +85,15 @@ def make_part(instructions: dict[str, Any]) -> Callable[[threading.Event], Any]:
     raise ValueError(f"expected part actor, learner or evaluator, got {name!r}")
 
 
-def _hold_lifeline(stop: threading.Event) -> None:
-    """Sets `stop` at end of file on standard input, and ends the process if that does not."""
-    while os.read(0, 4096):
-        pass
-    stop.set()
-    time.sleep(STOP_GRACE_S)
-    os._exit(EXIT_FAILED)
-
-
 def main() -> int:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     # A terminal's Ctrl-C is for the job, which tells its parts.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    line = b""
-    while not line.endswith(b"\n"):
-        piece = os.read(0, 65536)
-        if not piece:
-            return EXIT_FAILED  # the job was gone before it could say what to do
-        line += piece
-    threading.Thread(target=_hold_lifeline, args=(stop,), name="lifeline", daemon=True).start()
-    return run_part(make_part(json.loads(line)), stop)
+
+    def end() -> None:
+        stop.set()
+        time.sleep(STOP_GRACE_S)
+        os._exit(EXIT_FAILED)
+
+    return run_part(make_part(asked(end)), stop)

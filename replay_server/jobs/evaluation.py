@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch import nn
 
 from replay_server.actors.evaluator import Evaluation, evaluate, run_evaluator
 from replay_server.actors.rollout import Stop
+from replay_server.jobs.fork_server import asked
 from replay_server.learner.checkpoint import BEST, newest_checkpoint, read_network, write_best
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.networks import make_network
@@ -72,8 +72,8 @@ def final_evaluation(settings: ApexSettings, run_directory: Path, stop: Stop = l
 
 def main() -> int:
     """Answers a job's process, which loads no torch, with what `final_evaluation` returns."""
-    asked = json.load(sys.stdin)
-    print(json.dumps(final_evaluation(ApexSettings(**asked["settings"]), Path(asked["run_directory"]))))
+    question = asked()
+    print(json.dumps(final_evaluation(ApexSettings(**question["settings"]), Path(question["run_directory"]))))
     return 0
 
 

@@ -6,13 +6,12 @@ import functools
 import json
 import math
 import os
-import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from replay_server.jobs import giving_way
-from replay_server.jobs.fork_server import ChildFailed, ask
+from replay_server.jobs.fork_server import ChildFailed, ask, asked
 from replay_server.rl.settings import ApexSettings
 
 ACTING_S = 0.7
@@ -59,7 +58,7 @@ def make_plan(settings: ApexSettings, actors_given: bool = False) -> Plan:
             settings.actors,
         )
     try:
-        plan = Plan(**ask("plan", "replay_server.jobs.plan", asdict(settings), LONGEST_S))
+        plan = Plan(**ask("plan", "replay_server.jobs.plan", asdict(settings), timeout_s=LONGEST_S))
     except TimeoutError:
         raise ValueError(
             f"measuring this machine took longer than {LONGEST_S:g} s: give --actors, --precision, --learner-threads "
@@ -152,5 +151,5 @@ def transition_seconds(settings: ApexSettings) -> float:
 
 def main() -> int:
     """Answers `make_plan`."""
-    print(json.dumps(asdict(measured_plan(ApexSettings(**json.load(sys.stdin))))))
+    print(json.dumps(asdict(measured_plan(ApexSettings(**asked())))))
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from collections.abc import Callable
@@ -75,7 +74,7 @@ class ChildProcess:
     def __init__(self, instructions: dict[str, Any], log: Path) -> None:
         self._process = ForkedProcess(log.stem, "replay_server.jobs.child", log)
         self.pid: int | None = self._process.pid
-        self._process.write(json.dumps(instructions).encode() + b"\n")
+        self._process.write(instructions)
 
     def poll(self) -> int | None:
         return self._process.wait(0.0)
@@ -140,10 +139,13 @@ class Part:
             self._process.kill()
 
     def start(self) -> None:
-        """Starts the process with its instructions."""
+        """Starts the process with its instructions. Raises PartFailed where there can be none."""
         self._start_at = None
         instructions = {**self._instructions, "restarts": self.restarts}
-        self._process = self._launch(instructions, self.log)
+        try:
+            self._process = self._launch(instructions, self.log)
+        except OSError as error:
+            raise PartFailed(f"{self.name} could not be started: {error}") from error
 
     def watch(self) -> int | None:
         """Restarts the process if it died and that is due. Returns the exit code once, when it has just ended.
