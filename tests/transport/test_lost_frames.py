@@ -15,6 +15,18 @@ import pytest
 from peers import ACK, PUSH, RST, Peer
 
 
+def block(left: int, right: int) -> bytes:
+    """A SACK block, as an option."""
+    return b"\x01\x01\x05\x0a" + struct.pack("!II", left & 0xFFFFFFFF, right & 0xFFFFFFFF)
+
+
+def newest_block(peer: Peer) -> bytes:
+    """Tells of the last frame that came beyond a gap, if there is one."""
+    if not peer.early:
+        return b""
+    return block(peer.early[-1].sequence, peer.early[-1].sequence + len(peer.early[-1].data))
+
+
 def take_after_losing(peer: Peer, size_bytes: int, lost: set[int], selective: bool) -> bytes:
     """Takes a reply, but for the frames of those numbers when they come first; says what it has as TCP does."""
     taken, seen, begin = b"", set[int](), peer.expected
@@ -26,10 +38,7 @@ def take_after_losing(peer: Peer, size_bytes: int, lost: set[int], selective: bo
             seen.add(segment.sequence)
             continue
         taken += peer._joined(segment)
-        options = b""
-        if selective and peer.early:
-            options = b"\x01\x01\x05\x0a" + struct.pack("!II", segment.sequence, segment.sequence + len(segment.data))
-        peer.say(ACK, options=options)
+        peer.say(ACK, options=newest_block(peer) if selective else b"")
         if len(taken) >= size_bytes:
             break
     return taken
@@ -56,11 +65,6 @@ def test_frames_that_are_lost_are_sent_again_before_a_timer_runs_out(
     assert after["transport_retransmissions"] >= before["transport_retransmissions"] + 2
 
 
-def block(left: int, right: int) -> bytes:
-    """A SACK block, as an option."""
-    return b"\x01\x01\x05\x0a" + struct.pack("!II", left & 0xFFFFFFFF, right & 0xFFFFFFFF)
-
-
 def take_after_losing_at(peer: Peer, size_bytes: int, lost: list[int], pause_s: float = 0.0) -> bytes:
     """Takes a reply, but not the frames that begin at those bytes of it, as often as they are named. What is sent again
     is answered after a pause."""
@@ -76,7 +80,7 @@ def take_after_losing_at(peer: Peer, size_bytes: int, lost: list[int], pause_s: 
         if offset < furthest:
             time.sleep(pause_s)
         furthest = max(furthest, offset)
-        peer.say(ACK, options=block(segment.sequence, segment.sequence + len(segment.data)) if peer.early else b"")
+        peer.say(ACK, options=newest_block(peer))
         if len(taken) >= size_bytes:
             break
     return taken
@@ -84,7 +88,9 @@ def take_after_losing_at(peer: Peer, size_bytes: int, lost: list[int], pause_s: 
 
 def counted(client: Any) -> dict[str, int]:
     told = client.redis.info("transport")
-    return {name: told[f"transport_{name}"] for name in ("tail_probes", "tail_repairs", "recoveries", "timeouts")}
+    return {
+        name: told[f"transport_{name}"] for name in ("tail_probes", "tail_repairs", "recoveries", "timeouts", "undone")
+    }
 
 
 def gained(client: Any, before: dict[str, int]) -> dict[str, int]:
@@ -171,6 +177,61 @@ def test_what_is_lost_when_it_is_sent_again_does_not_wait_for_the_timer(site: An
             break
     client.redis.delete("again")
     assert found == {"recoveries": 1}
+
+
+def test_a_recovery_from_frames_that_were_only_late_is_undone(site: Any, client: Any, peer: Peer) -> None:
+    """The window stayed small for seconds, although nothing was lost."""
+    if site.transport != "dpdk":
+        pytest.skip("it is the stack of dpdk that counts recoveries")
+    client.redis.set("late", b"9" * 9 * FRAME_BYTES)
+    for _ in range(20):
+        before = counted(client)
+        peer.open(options=b"\x04\x02\x01\x01")
+        peer.say(PUSH | ACK, b"GET late\r\n")
+        segments = (segment for segment in peer.segments(60) if segment.data)
+        came = list(islice(segments, 10))
+        peer.say(ACK, options=block(came[2].sequence, came[-1].sequence + len(came[-1].data)))
+        again = list(islice(segments, 2))
+        assert [segment.sequence for segment in again] == [segment.sequence for segment in came[:2]]
+        for segment in came:
+            peer._joined(segment)
+        for segment in again:
+            peer.say(ACK, options=block(segment.sequence, segment.sequence + len(segment.data)))
+        peer.say(PUSH | ACK, b"PING\r\n")
+        assert peer.take(7, seconds=60) == b"+PONG\r\n"
+        found = gained(client, before)
+        peer.say(RST | ACK)
+        peer.port += 1
+        if "timeouts" not in found and "tail_probes" not in found:
+            break
+    client.redis.delete("late")
+    assert found == {"recoveries": 1, "undone": 1}
+
+
+def test_a_timeout_is_undone_when_what_was_sent_before_it_comes(site: Any, client: Any, peer: Peer) -> None:
+    """What was acknowledged too late for the timer was sent again as if it had been lost. The reply is longer than what
+    a timeout sends again at first, of which an acknowledgement tells nothing."""
+    if site.transport != "dpdk":
+        pytest.skip("it is the stack of dpdk that counts timeouts")
+    client.redis.set("late", b"3" * 60 * FRAME_BYTES)
+    for _ in range(20):
+        before = counted(client)
+        peer.open(options=b"\x04\x02\x01\x01")
+        peer.say(PUSH | ACK, b"GET late\r\n")
+        begin = peer.expected
+        for segment in (segment for segment in peer.segments(60) if segment.data):
+            if segment.sequence == begin and peer.expected != begin:
+                break
+            peer._joined(segment)
+        peer.say(PUSH | ACK, b"PING\r\n")
+        assert peer.take(7, seconds=60) == b"+PONG\r\n"
+        found = gained(client, before)
+        peer.say(RST | ACK)
+        peer.port += 1
+        if found.get("timeouts") == 1:
+            break
+    client.redis.delete("late")
+    assert found == {"tail_probes": 1, "timeouts": 1, "undone": 1}
 
 
 def test_frames_that_overtake_many_others_are_no_loss_once_one_was_seen(site: Any, client: Any, peer: Peer) -> None:

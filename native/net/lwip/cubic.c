@@ -185,3 +185,10 @@ void cubic_time_out(struct cubic *cubic, bool again) {
     cubic->timed_out = true;
     cubic->window = 1.0;
 }
+
+void cubic_undo(struct cubic *cubic, const struct cubic *before, uint64_t now_us) {
+    if (cubic->window >= before->window) return;
+    *cubic = *before;
+    if (cubic->avoiding) cubic->began_us += now_us - cubic->heard_us;
+    cubic->heard_us = now_us;
+}

@@ -52,6 +52,10 @@ void cubic_lose(struct cubic *cubic);
  * acknowledged yet, so the threshold stays (RFC 5681, section 3.1). */
 void cubic_time_out(struct cubic *cubic, bool again);
 
+/* Nothing was lost: all is as it was `before`, unless the window is as large again (section 4.9). The time since then does
+ * not count, as in section 5.8, so the window does not leap. */
+void cubic_undo(struct cubic *cubic, const struct cubic *before, uint64_t now_us);
+
 uint32_t cubic_window_bytes(const struct cubic *cubic);
 bool cubic_in_slow_start(const struct cubic *cubic);
 

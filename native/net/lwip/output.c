@@ -231,6 +231,7 @@ static bool find_missing(const struct packet *packet, const struct lwip_connecti
                          bool again, struct scoreboard_range *missing) {
     uint32_t sequence = rte_be_to_cpu_32(tcp_of(packet->headers)->sent_seq), end = sequence + packet->data_bytes;
     *missing = (struct scoreboard_range){sequence + from, end};
+    if (again && TCP_SEQ_LEQ(end, connection->recovery.spared_until)) return false;
     /* Of a packet that ends the connection, the end is not among what SACK blocks tell of. */
     if (!again || (tcp_of(packet->headers)->tcp_flags & RTE_TCP_FIN_FLAG)) return from < packet->data_bytes;
     return scoreboard_gap(&connection->recovery.board, sequence + from, end, missing);

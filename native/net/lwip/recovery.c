@@ -55,28 +55,40 @@ struct told {
     uint32_t delivered; /* what is known to have arrived only now */
     uint32_t sample_us;
     uint64_t now_us;
+    uint64_t late_us; /* when that was sent whose coming shows that a timeout was for nothing; 0: nothing did */
+    struct scoreboard_range twice; /* what it says came twice; empty: nothing */
     struct tail_probe_answer answer;
 };
 
 /* Of [left, right) what was not known to have come, before the scoreboard knows. */
-static void take_missing(struct recovery *recovery, uint32_t left, uint32_t right, const struct told *told) {
+static void take_missing(struct recovery *recovery, uint32_t left, uint32_t right, struct told *told) {
     uint32_t resent_until = recovery->timed_out ? recovery->until : recovery->resent_until;
     struct scoreboard_range gap = {.right = left};
-    while (scoreboard_gap(&recovery->board, gap.right, right, &gap))
+    while (scoreboard_gap(&recovery->board, gap.right, right, &gap)) {
         rack_take(&recovery->rack, gap.left, gap.right, resent_until, recovery->round_trips.least_us, told->now_us);
+        if (undo_take(&recovery->undo, gap)) told->late_us = timeline_at(&recovery->rack.first, gap.right - 1);
+    }
+}
+
+/* RFC 2883, section 4: the first block lies before what is acknowledged, or within the second. */
+static bool came_twice(const struct scoreboard_range *blocks, uint32_t count, uint32_t acknowledged) {
+    if (count == 0) return false;
+    if (TCP_SEQ_LEQ(blocks[0].right, acknowledged)) return true;
+    return count > 1 && TCP_SEQ_LEQ(blocks[1].left, blocks[0].left) && TCP_SEQ_LEQ(blocks[0].right, blocks[1].right);
 }
 
 static void take_blocks(struct recovery *recovery, const struct tcp_pcb *pcb, const struct tcp_hdr *header,
                         uint32_t options_bytes, struct told *told) {
     struct scoreboard_range blocks[RECOVERY_BLOCKS];
     uint32_t count = recovery_read_blocks((const uint8_t *)(header + 1), options_bytes, blocks);
+    if (came_twice(blocks, count, told->acknowledged)) {
+        told->twice = blocks[0];
+        told->answer.came_twice = true;
+        told->answer.twice_until = blocks[0].right;
+    }
     for (uint32_t i = 0; i < count; i++) {
         struct scoreboard_range block = blocks[i];
-        /* What lies before is of a frame that came twice (RFC 2883); what was not sent yet, nobody can have. */
-        if (i == 0 && TCP_SEQ_LEQ(block.right, told->acknowledged)) {
-            told->answer.came_twice = true;
-            told->answer.twice_until = block.right;
-        }
+        /* What was not sent yet, nobody can have. */
         if (TCP_SEQ_LT(block.left, told->acknowledged)) block.left = told->acknowledged;
         if (TCP_SEQ_GT(block.right, pcb->snd_nxt)) continue;
         take_missing(recovery, block.left, block.right, told);
@@ -252,6 +264,8 @@ static void begin(struct recovery *recovery, struct tcp_pcb *pcb) {
     recovery->rack.resent_from = recovery->rack.resent_until = recovery->acknowledged;
     timeline_clear(&recovery->rack.again);
     tail_probe_forget(&recovery->probe);
+    undo_begin(&recovery->undo, &recovery->cubic, recovery->acknowledged, recovery->acknowledged,
+               recovery->acknowledged);
     cubic_lose(&recovery->cubic);
     stack.recoveries++;
     round_trips_forget(&recovery->round_trips);
@@ -269,6 +283,18 @@ static void go_on(struct lwip_connection *connection, const struct told *told, u
     uint32_t may = reduce(recovery, under_way(recovery, pcb, lost), told->delivered);
     send_gaps(connection, told, lost, &may, first);
     pcb->cwnd = pcb->snd_nxt - recovery->acknowledged + may;
+}
+
+/* Nothing needed to be sent again. */
+static void take_back(struct recovery *recovery, const struct told *told) {
+    cubic_undo(&recovery->cubic, &recovery->undo.before, told->now_us);
+    /* Else the timer runs out as early the next time (RFC 4015, section 3.2). */
+    if (told->late_us > 0) round_trips_add(&recovery->round_trips, (uint32_t)(told->now_us - told->late_us));
+    undo_forget(&recovery->undo);
+    if (recovery->timed_out) recovery->spared_until = recovery->until;
+    if (recovery->active) rack_end_recovery(&recovery->rack);
+    recovery->timed_out = recovery->active = false;
+    stack.undone++;
 }
 
 /* A peer without SACK may only repeat itself about what was sent again before (RFC 6582, section 3.2). */
@@ -308,7 +334,9 @@ static void take_answer(struct recovery *recovery, const struct tcp_pcb *pcb, co
     const struct tail_probe_answer *answer = &told->answer;
     if (answer->came_twice && answer->twice_until != recovery->probe.end)
         rack_take_twice(&recovery->rack, told->acknowledged, answer->twice_until, pcb->snd_nxt);
+    if (undo_take_twice(&recovery->undo, told->twice) || told->late_us > 0) take_back(recovery, told);
     if (tail_probe_answered(&recovery->probe, answer)) {
+        undo_forget(&recovery->undo);
         cubic_lose(&recovery->cubic);
         stack.tail_repairs++;
     }
@@ -377,6 +405,7 @@ void recovery_open(struct recovery *recovery, struct tcp_pcb *pcb, uint32_t wire
         2u * pcb->mss > 10u * wire_bytes ? 2u * pcb->mss : 10u * wire_bytes; /* RFC 6928, and lwIP's segments */
     cubic_open(&recovery->cubic, wire_bytes, window, RECOVERY_WINDOW_MOST_BYTES);
     recovery->acknowledged = recovery->until = recovery->resent_until = recovery->late_until = pcb->snd_nxt;
+    recovery->spared_until = pcb->snd_nxt;
     rack_open(&recovery->rack, pcb->snd_nxt);
 }
 
@@ -387,6 +416,7 @@ void recovery_close(struct recovery *recovery) {
 void recovery_sent(struct lwip_connection *connection, uint32_t first, uint32_t end, bool again) {
     struct recovery *recovery = &connection->recovery;
     if (again) {
+        undo_sent_again(&recovery->undo, first, end);
         round_trips_forget(&recovery->round_trips);
         return;
     }
@@ -396,20 +426,34 @@ void recovery_sent(struct lwip_connection *connection, uint32_t first, uint32_t 
     watch_silence(recovery, connection->pcb, end, false, now_us);
 }
 
+/* What was sent once may come late, if the board tells of all that has come. Probes were sent for the second time. */
+static void watch_late(struct recovery *recovery, const struct tcp_pcb *pcb) {
+    bool knows = (pcb->flags & TF_SACK) && recovery->board.count < SCOREBOARD_RANGES;
+    if (recovery->timed_out || !knows) {
+        undo_forget(&recovery->undo);
+        return;
+    }
+    uint32_t until = pcb->snd_nxt;
+    const struct tail_probe *probe = &recovery->probe;
+    if (TCP_SEQ_GT(probe->end, recovery->acknowledged) && TCP_SEQ_LT(probe->first, until)) until = probe->first;
+    undo_begin(&recovery->undo, &recovery->cubic, recovery->acknowledged, recovery->resent_until, until);
+}
+
 void recovery_watch_timer(struct lwip_connection *connection) {
     struct recovery *recovery = &connection->recovery;
     struct tcp_pcb *pcb = connection->pcb;
     if (!(pcb->flags & TF_RTO) || pcb->nrtx <= recovery->timeouts) return;
     recovery->timeouts = pcb->nrtx;
     if (recovery->timeouts >= TIMEOUTS_UNTIL_DOUBT) scoreboard_clear(&recovery->board);
+    watch_late(recovery, pcb);
     cubic_time_out(&recovery->cubic, recovery->timed_out);
     stack.timeouts++;
     recovery->timed_out = true;
     recovery->active = false;
     recovery->duplicates = 0;
     recovery->until = pcb->snd_nxt;
+    recovery->spared_until = recovery->acknowledged;
     recovery->late_until = recovery->rack.resent_from = recovery->rack.resent_until = recovery->acknowledged;
-    timeline_clear(&recovery->rack.first);
     timeline_clear(&recovery->rack.again);
     tail_probe_forget(&recovery->probe);
     timer_stop(&recovery->timer);

@@ -5,6 +5,7 @@
  * it takes an acknowledgement: CUBIC's window grows; gaps that SACK blocks show, and time shows to be lost (rack.h), are
  * sent again, as many frames as have arrived meanwhile allow (proportional rate reduction, RFC 6937); a peer without SACK
  * gets one frame again a round trip (RFC 6582). After two round trips of silence a probe asks for a block (tail_probe.h).
+ * The window is as before when nothing needed to be sent again (undo.h).
  * lwIP's count of duplicates is kept at 0 and its threshold too, so it does neither. */
 #ifndef REPLAY_NET_LWIP_RECOVERY_H
 #define REPLAY_NET_LWIP_RECOVERY_H
@@ -22,6 +23,7 @@
 #include "net/lwip/scoreboard.h"
 #include "net/lwip/tail_probe.h"
 #include "net/lwip/timer_wheel.h"
+#include "net/lwip/undo.h"
 
 #define RECOVERY_WINDOW_MOST_BYTES (16u << 20) /* more than 1 Gb/s for 100 ms */
 #define RECOVERY_BLOCKS 4u /* of SACK, which find place in a header */
@@ -44,6 +46,8 @@ struct recovery {
     struct rack rack;
     uint32_t late_until; /* what is missing before it is lost, though little has arrived beyond it */
     struct tail_probe probe;
+    struct undo undo;
+    uint32_t spared_until; /* what lwIP sends again before it stays here: a timeout was for nothing */
     struct timer timer; /* until something is lost, or a probe is due */
     uint32_t duplicates; /* acknowledgements that a peer without SACK repeated: as many frames have left the network */
     /* Of proportional rate reduction, by bytes. */

@@ -162,6 +162,7 @@ static void lwip_describe(struct transport *base, struct text *out) {
                 (unsigned long long)stack.retransmissions, (unsigned long long)lwip_stats.tcp.drop);
     text_append(out, "transport_recoveries:%llu\r\ntransport_timeouts:%llu\r\n", (unsigned long long)stack.recoveries,
                 (unsigned long long)stack.timeouts);
+    text_append(out, "transport_undone:%llu\r\n", (unsigned long long)stack.undone);
     text_append(out, "transport_tail_probes:%llu\r\ntransport_tail_repairs:%llu\r\n",
                 (unsigned long long)stack.tail_probes, (unsigned long long)stack.tail_repairs);
     text_append(out, "transport_send_window_bytes_most:%u\r\ntransport_receive_window_bytes_most:%u\r\n",
