@@ -29,7 +29,8 @@ static_assert(TCP_MSS <= SEGMENT_BYTES, "a segment is at least a frame");
 #define EARLY_BLOCKS 8192u /* of all connections: see early.h */
 #define BUFFER_MOST_BYTES RECOVERY_WINDOW_MOST_BYTES
 #define WRITE_BYTES 0xffffu /* tcp_write and tcp_recved take no more at once */
-#define TIMEOUT_TICKS (200 / TCP_SLOW_INTERVAL) /* the least time to a retransmission, as Linux has it */
+#define TICK_US (TCP_SLOW_INTERVAL * 1000u)
+#define TIMEOUT_MOST_TICKS (10000 / TCP_SLOW_INTERVAL) /* before it is doubled */
 #define FIRST_TIMEOUT_TICKS (1000 / TCP_SLOW_INTERVAL)
 
 static struct lwip_connection *of(struct connection *connection) {
@@ -182,10 +183,15 @@ static err_t on_received(void *argument, struct tcp_pcb *pcb, struct pbuf *chain
     return ERR_OK;
 }
 
-/* lwIP's estimate is zero ticks where a round trip takes less than one, and its back-off doubles that. */
-static void clamp_timeout(struct tcp_pcb *pcb) {
-    if ((pcb->sa >> 3) + pcb->sv < TIMEOUT_TICKS) pcb->sv = (int16_t)(TIMEOUT_TICKS - (pcb->sa >> 3));
-    if (pcb->rto < TIMEOUT_TICKS) pcb->rto = TIMEOUT_TICKS;
+/* In place of lwIP's estimate, which its back-off doubles. The tick that it counts first may come at once. */
+static void set_timeout(const struct lwip_connection *connection) {
+    const struct round_trips *trips = &connection->recovery.round_trips;
+    struct tcp_pcb *pcb = connection->pcb;
+    if (trips->smoothed_us == 0) return;
+    uint64_t ticks = (round_trips_timeout_us(trips) + TICK_US - 1) / TICK_US + 1;
+    if (ticks > TIMEOUT_MOST_TICKS) ticks = TIMEOUT_MOST_TICKS;
+    pcb->sa = 0;
+    pcb->sv = pcb->rto = (int16_t)ticks;
 }
 
 static void extend_close(struct lwip_connection *connection) {
@@ -195,7 +201,7 @@ static void extend_close(struct lwip_connection *connection) {
 
 static err_t on_acknowledged(void *argument, struct tcp_pcb *pcb, uint16_t length) {
     struct lwip_connection *connection = argument;
-    clamp_timeout(pcb);
+    set_timeout(connection);
     /* A probe of a closed window may have been all that there was left to send: lwIP would go on probing with nothing. */
     if (!pcb->unsent) pcb->persist_backoff = 0;
     assert(length <= connection->written_bytes);

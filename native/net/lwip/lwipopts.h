@@ -69,8 +69,8 @@
 #define TCP_KEEPCNT_DEFAULT 3u
 #define TCP_TTL 64
 
-/* A tick of 10 ms: delayed acknowledgements wait so long at most, retransmissions are timed in twice that. lwIP's own least
- * time to a retransmission would then be next to nothing: see connection_clamp_timeout. */
+/* A tick of 10 ms: delayed acknowledgements wait so long at most, retransmissions are timed in twice that. lwIP's own
+ * estimate of the time to a retransmission is too coarse then, and replaced: see round_trips.h. */
 #define TCP_TMR_INTERVAL 10
 #define TCP_MAXRTX 12
 #define TCP_SYNMAXRTX 6

@@ -4,7 +4,10 @@
 #include <stdbool.h>
 
 #define SPACING 8u /* marks in what is under way, about */
-#define WEIGHT 8u /* RFC 6298: a sample's part is an eighth */
+#define WEIGHT 8u /* RFC 6298: a sample's part is an eighth, */
+#define VARIATION_WEIGHT 4u /* and of the variation a fourth */
+#define VARIATIONS 4u /* that a round trip may be longer */
+#define LEAST_VARIATIONS_US 200000u
 
 static bool is_before(uint32_t left, uint32_t right) {
     return (int32_t)(left - right) < 0;
@@ -12,10 +15,16 @@ static bool is_before(uint32_t left, uint32_t right) {
 
 void round_trips_add(struct round_trips *trips, uint32_t sample_us) {
     if (sample_us == 0) sample_us = 1;
-    if (trips->smoothed_us == 0)
+    uint64_t smoothed_us = trips->smoothed_us;
+    if (smoothed_us == 0) {
         trips->smoothed_us = trips->least_us = sample_us;
-    else
-        trips->smoothed_us = (uint32_t)(((uint64_t)trips->smoothed_us * (WEIGHT - 1) + sample_us) / WEIGHT);
+        trips->variation_us = sample_us / 2;
+        return;
+    }
+    uint64_t off_us = sample_us > smoothed_us ? sample_us - smoothed_us : smoothed_us - sample_us;
+    trips->variation_us =
+        (uint32_t)(((uint64_t)trips->variation_us * (VARIATION_WEIGHT - 1) + off_us) / VARIATION_WEIGHT);
+    trips->smoothed_us = (uint32_t)((smoothed_us * (WEIGHT - 1) + sample_us) / WEIGHT);
     if (sample_us < trips->least_us) trips->least_us = sample_us;
 }
 
@@ -45,6 +54,11 @@ uint32_t round_trips_acknowledged(struct round_trips *trips, uint32_t acknowledg
     }
     if (sample_us > 0) round_trips_add(trips, sample_us);
     return sample_us;
+}
+
+uint64_t round_trips_timeout_us(const struct round_trips *trips) {
+    uint64_t more_us = (uint64_t)trips->variation_us * VARIATIONS;
+    return trips->smoothed_us + (more_us > LEAST_VARIATIONS_US ? more_us : LEAST_VARIATIONS_US);
 }
 
 void round_trips_forget(struct round_trips *trips) {

@@ -1,5 +1,5 @@
-/* round_trips: how long a connection's data takes until it is acknowledged, in microseconds. lwIP's clock ticks every 20 ms,
- * which is enough for its timer, but not to see a queue grow.
+/* round_trips: how long a connection's data takes until it is acknowledged, in microseconds, and how long to wait before it
+ * is sent again. lwIP's own clock ticks every 20 ms, and it also times what was sent again.
  *
  * The time is kept of some packets under way, spread over all of them. Every acknowledgement that ends within one of these
  * is a sample: their frames leave together. */
@@ -16,7 +16,8 @@ struct round_trips {
         uint32_t sent_us; /* the clock's lower bits */
     } marks[ROUND_TRIPS_MARKS];
     uint32_t oldest, count;
-    uint32_t smoothed_us, least_us; /* 0: nothing was measured yet */
+    uint32_t smoothed_us, least_us; /* SRTT; 0: nothing was measured yet */
+    uint32_t variation_us; /* RTTVAR */
 };
 
 void round_trips_add(struct round_trips *trips, uint32_t sample_us);
@@ -24,6 +25,9 @@ void round_trips_add(struct round_trips *trips, uint32_t sample_us);
 void round_trips_sent(struct round_trips *trips, uint32_t first, uint32_t end, uint32_t under_way, uint64_t now_us);
 /* All before it is acknowledged. Returns what that shows of a round trip; 0: nothing. */
 uint32_t round_trips_acknowledged(struct round_trips *trips, uint32_t acknowledged, uint64_t now_us);
+/* The retransmission timeout (RFC 6298, section 2.3): SRTT + max(200 ms, 4 RTTVAR), as Linux has it. The 200 ms bound the
+ * variation, not the sum: a round trip of 150 ms may still become 200 ms longer all at once. */
+uint64_t round_trips_timeout_us(const struct round_trips *trips);
 /* Data goes out again: which of the two an acknowledgement is for cannot be told (Karn's algorithm). */
 void round_trips_forget(struct round_trips *trips);
 
