@@ -36,6 +36,11 @@ else it has to hold."""
 _RING_BYTES = 16 << 20
 _BLOCK_BYTES, _FRAME_BYTES = 64 << 10, 2048
 _TAP = "tap0"
+_LONG_LINES = {
+    "tcp_wmem": f"4096 16384 {32 << 20}",
+    "tcp_rmem": f"4096 131072 {32 << 20}",
+    "tcp_no_metrics_save": "1",  # else a connection begins with what the last one found
+}
 
 
 class LabError(RuntimeError):
@@ -64,6 +69,7 @@ class Lab:
         clients: hosts on the client's side; more than one are joined by a switch. With "tap" there is one.
         relayed: puts a host between server and client that forwards nothing by itself: a program run by
             `relay_command` has to carry frames between its interfaces "server" and "client".
+        cubic: gives the kernel's TCP CUBIC and windows of up to 32 MB, whatever the machine's own choice.
         as_user: in a user namespace; None: unless the caller is root. AF_XDP needs a real root.
 
     Attributes:
@@ -86,6 +92,7 @@ class Lab:
         clients: int = 1,
         relayed: bool = False,
         as_user: bool | None = None,
+        cubic: bool = False,
     ) -> None:
         self.device, self.mtu = device, mtu
         self._check(offloads, clients, relayed)
@@ -100,6 +107,8 @@ class Lab:
         self._switch: Switch | None = None
         try:
             self._make(offloads, clients, relayed, as_user)
+            if cubic:
+                self._use_cubic()
         except BaseException:
             self.close()
             raise
@@ -149,6 +158,13 @@ class Lab:
         host = Namespace(name, owner)
         self._hosts.append(host)
         return host
+
+    def _use_cubic(self) -> None:
+        for host in (self._server, *self._clients):
+            host.run("sysctl", "-w", *(f"net.ipv4.{name}={value}" for name, value in _LONG_LINES.items()))
+            # By the route: only the machine itself may choose for all connections.
+            for route in host.ip("route", "show", "dev", "eth0").splitlines():
+                host.ip("route", "change", *route.split(), "dev", "eth0", "congctl", "cubic")
 
     @property
     def server_command(self) -> list[str]:

@@ -3,6 +3,9 @@
 The server has one processor, its clients another. Within a round every measurement visits all sides one after the
 other, another one first in each round; ratios are taken within a round. Latencies are a client's, from the first byte
 sent to the last byte of the reply; rates are what that one client reaches without a pause.
+
+With ``--delay-us``, ``--rate-mbit`` or ``--faults`` there is a line between server and clients (`bench/line.py`). The
+kernel's TCP then has CUBIC and windows of up to 32 MB, whatever the machine's own choice.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ class Measurement:
         request: of a side, given whether it is Redis.
         size_bytes: of what it is about, for the rate in MB/s; 0: not of interest.
         rate_per_s: requests begun each second; 0: each after the reply to the last.
+        faults: of the line, as the setting dpdk-faults.
     """
 
     name: str
@@ -39,6 +43,7 @@ class Measurement:
     size_bytes: int = 0
     connections: int = 1
     rate_per_s: float = 0
+    faults: str = ""
 
 
 def measurements(capacity: int) -> list[Measurement]:
@@ -153,8 +158,12 @@ def processor_mhz() -> float:
     return next((float(row.rpartition(":")[2]) for row in rows if row.startswith("cpu MHz")), 0.0)
 
 
-def one_round(hosts: Sequence[Host], measured: Sequence[Measurement], seconds: float, number: int) -> Round:
-    """Every measurement on every side."""
+def one_round(
+    hosts: Sequence[Host], measured: Sequence[Measurement], seconds: float, number: int, line: Mapping[str, Any]
+) -> Round:
+    """Every measurement on every side, over a line of these properties (none: directly)."""
+    # TCP has to find its window first, which takes round trips.
+    warm_up_s = min(0.1, seconds) + 40 * line.get("delay_us", 0.0) / 1e6
     found: Round = {}
     turned = [hosts[(number + i) % len(hosts)] for i in range(len(hosts))]
     for measurement in measured:
@@ -162,8 +171,15 @@ def one_round(hosts: Sequence[Host], measured: Sequence[Measurement], seconds: f
             request = measurement.request(host.side.is_redis)
             roles = [Role("client", {"request": request}, measurement.connections, rate_per_s=measurement.rate_per_s)]
             # What waits between requests is to be the server: the client looks for replies without sleeping then.
-            turn = host.turn(roles, seconds, warm_up_s=min(0.1, seconds), spin=measurement.rate_per_s > 0)
-            for what, value in values(measurement, turn).items():
+            spin = measurement.rate_per_s > 0
+            with contextlib.ExitStack() as stack:
+                if line:
+                    stack.enter_context(host.line(**line, faults=f"seed={number + 1},{measurement.faults}"))
+                before = host.tcp_counts() if line else {}
+                taken = values(measurement, host.turn(roles, seconds, warm_up_s=warm_up_s, spin=spin))
+                after = host.tcp_counts() if line else {}
+            taken |= {f"server_{name}": float(count - before[name]) for name, count in after.items()}
+            for what, value in taken.items():
                 found[f"{measurement.name}.{host.side.name}.{what}"] = value
     return found
 
@@ -172,7 +188,7 @@ def ratios(names: Sequence[str], sides: Sequence[Side]) -> dict[str, tuple[str, 
     """Of each side in user space over each of the kernel's, and of these over the sleeping one."""
     found = {}
     for name in names:
-        measurement, side, what = name.split(".", 2)
+        measurement, side, what = name.rsplit(".", 2)
         if what not in COMPARED:
             continue
         for baseline in BASELINES if SIDES[side].bypasses else (BASELINE,):
@@ -245,6 +261,10 @@ def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> in
     parser.add_argument(
         "--mtu", type=int, default=1500, help="of every side, in bytes (1500; AF_XDP carries up to 3300)"
     )
+    parser.add_argument("--connections", type=int, help="of each measurement (its own number)")
+    parser.add_argument("--delay-us", type=float, default=0, help="of a line in between, one way (%(default)s)")
+    parser.add_argument("--rate-mbit", type=float, default=0, help="of that line, in Mb/s; 0: no bound (%(default)s)")
+    parser.add_argument("--faults", nargs="+", metavar="TEXT", help="of that line, such as loss=0.001; each in turn")
     parser.add_argument("--quick", action="store_true", help="one short round: that it works, not how fast")
     parser.add_argument("--json", metavar="FILE", help="write the results there")
     parser.add_argument("--plot", metavar="FILE.png", help="draw the results there")
@@ -257,10 +277,21 @@ def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> in
         if unknown := [name for name in options.measurement if name not in known]:
             raise RuntimeError(f"no measurement is called {unknown[0]!r}: expected some of {', '.join(known)}")
         measured = [measurement for measurement in measured if measurement.name in options.measurement]
+    if options.connections:
+        measured = [replace(measurement, connections=options.connections) for measurement in measured]
+    line: dict[str, Any] = {}
+    if options.delay_us or options.rate_mbit or options.faults:
+        line = {"delay_us": options.delay_us, "rate_mbit": options.rate_mbit}
+        measured = [
+            replace(each, name=f"{each.name} {text}", about=f"{each.about}, {text}", faults=text)
+            for text in options.faults or ["loss=0"]
+            for each in measured
+        ]
     machine = result.machine()
     with contextlib.ExitStack() as stack:
         tables = [messages.ATARI.table(options.capacity), messages.frames_table(options.capacity)]
-        hosts, about = start(options.side or USUAL, stack, tables, mtu=options.mtu)
+        lab = {"relayed": True, "cubic": True} if line else {}
+        hosts, about = start(options.side or USUAL, stack, tables, mtu=options.mtu, **lab)
         sides = [host.side for host in hosts]
         for name, reason in about["not_measured"].items():
             say(f"not measured: {name}: {reason}")
@@ -268,12 +299,14 @@ def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> in
             prepare(host, options.capacity)
         rounds = []
         for number in range(options.rounds):
-            rounds.append(one_round(hosts, measured, options.seconds, number))
+            rounds.append(one_round(hosts, measured, options.seconds, number, line))
             name = measured[0].name
             medians = (f"{side.name} {rounds[-1][f'{name}.{side.name}.latency_us_p50']:.1f}" for side in sides)
             say(f"round {number + 1}/{options.rounds}  {name} p50, µs: " + "  ".join(medians))
     settings = {name: value for name, value in vars(options).items() if name not in ("json", "plot")}
     settings |= {"sides": {side.name: side.about for side in sides}, **about}
+    if line:
+        settings["kernel_tcp"] = "CUBIC, windows of up to 32 MB"
     settings["cpu"] = (
         "server_cpu_us is the server process's time where it sleeps and INFO's transport_busy_us where it polls; "
         "server_core_us is the time that its processor was not idle. server_cycles is server_cpu_us times the "
@@ -283,8 +316,8 @@ def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> in
     command = " ".join(["replay-server bench latency", *argv])
     content = result.document("latency", command, machine, settings, rounds, ratios(list(rounds[0]), sides))
     content["aims"] = findings(rounds)
-    for line in table(content, measured, sides):
-        say(line)
+    for row in table(content, measured, sides):
+        say(row)
     say("")
     for aim in () if options.quick else content["aims"]:
         low, high = aim["spread"]

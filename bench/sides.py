@@ -33,6 +33,13 @@ from replay_server.server import find_executable
 PORT = 6379
 BUSY_POLL_US = 1_000_000
 """How long the busily polling kernel side goes on asking before it sleeps: longer than any request here."""
+_TCP_COUNTS = {
+    "retransmissions": ("transport_retransmissions", ["Tcp:RetransSegs"]),
+    "recoveries": ("transport_recoveries", ["TcpExt:TCPSackRecovery"]),
+    "timeouts": ("transport_timeouts", ["TcpExt:TCPTimeouts"]),
+    "undone": ("transport_undone", [f"TcpExt:TCP{kind}Undo" for kind in ("Full", "Partial", "DSACK", "Loss")]),
+}
+"""Name → the field of INFO transport of this project's stack, and the kernel's counters that are added up."""
 _START_SECONDS = 20.0
 _STOP_SECONDS = 2.0
 
@@ -175,6 +182,7 @@ class Host:
         tables: created on this project's server.
         relayed: with room for a line in between; `line` lays it.
         mtu: of the veth, in bytes.
+        cubic: as `Lab` takes it.
         config: further settings of this project's server.
 
     Attributes:
@@ -191,6 +199,7 @@ class Host:
         *,
         relayed: bool = False,
         mtu: int = 1500,
+        cubic: bool = False,
         config: Mapping[str, Any] | None = None,
     ) -> None:
         self.side = side
@@ -198,7 +207,7 @@ class Host:
         self._stack = contextlib.ExitStack()
         self.client: rs.Client | None = None
         try:
-            lab = Lab(side.device, mtu=mtu, offloads=side.offloads, relayed=relayed)
+            lab = Lab(side.device, mtu=mtu, offloads=side.offloads, relayed=relayed, cubic=cubic)
             self.lab = self._stack.enter_context(lab)
             self.address = f"{self.lab.address}:{PORT}"
             socket = self.lab.folder / "control.sock"
@@ -298,6 +307,19 @@ class Host:
             return cpu_seconds(self.pid) * 1e6
         busy = self.redis.info("all").get("transport_busy_us") if self.side.bypasses else None  # type: ignore[union-attr]
         return None if busy is None else float(busy)
+
+    def tcp_counts(self) -> dict[str, int]:
+        """What the server's TCP has done, where it is known: of the stack in user space, or of the kernel."""
+        if self.side.bypasses:
+            with self.awake():
+                info: Any = self.redis.info("transport")
+            return {name: info[field] for name, (field, _) in _TCP_COUNTS.items() if field in info}
+        told: dict[str, int] = {}
+        for name in ("snmp", "netstat"):
+            rows = [row.split() for row in Path(f"/proc/{self.pid}/net/{name}").read_text().splitlines()]
+            for (protocol, *fields), (_, *counts) in zip(rows[::2], rows[1::2], strict=True):
+                told |= {protocol + field: int(count) for field, count in zip(fields, counts, strict=True)}
+        return {name: sum(told[field] for field in fields) for name, (_, fields) in _TCP_COUNTS.items()}
 
     def line(self, **options: Any) -> Line:
         """A line between server and clients, of a host made with `relayed`."""

@@ -1,4 +1,4 @@
-/* test_undo: when a recovery or a timeout was for nothing, and what the window is then (RFC 9438, section 4.9). */
+/* test_undo: when a recovery or a timeout was needless, and what the window is then (RFC 9438, section 4.9). */
 #include <stdbool.h>
 #include <stdint.h>
 

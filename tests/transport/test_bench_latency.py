@@ -52,6 +52,24 @@ def test_every_side_that_is_here_is_measured(tmp_path: Path, capsys: pytest.Capt
     assert picture.stat().st_size > 10_000
 
 
+def test_over_a_line_each_fault_has_figures_and_the_servers_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "line.json"
+    sides = [name for name in ("kernel", "dpdk_af_packet") if SIDES[name].missing() is None]
+    chosen = [word for name in sides for word in ("--side", name)]
+    line = ["--delay-us", "1000", "--rate-mbit", "1000", "--faults", "loss=0", "loss=0.05", "--connections", "2"]
+    arguments = ["latency", "--quick", "--measurement", "download", *chosen, *line, "--json", str(file)]
+    assert main(arguments) == 0, capsys.readouterr().err
+    median = json.loads(file.read_text())["median"]
+    for name in sides:
+        assert median[f"download loss=0.{name}.latency_us_p50"] > 2000
+        assert median[f"download loss=0.05.{name}.latency_us_p50"] > median[f"download loss=0.{name}.latency_us_p50"]
+        assert median[f"download loss=0.05.{name}.server_retransmissions"] > 10
+        for count in ("recoveries", "timeouts", "undone"):
+            assert median[f"download loss=0.05.{name}.server_{count}"] >= 0
+
+
 def test_a_server_rests_between_its_turns_and_ends_with_its_host() -> None:
     with Host(SIDES["kernel"]) as host:
         host.rest()

@@ -55,7 +55,7 @@ struct told {
     uint32_t delivered; /* what is known to have arrived only now */
     uint32_t sample_us;
     uint64_t now_us;
-    uint64_t late_us; /* when that was sent whose coming shows that a timeout was for nothing; 0: nothing did */
+    uint64_t late_us; /* when that was sent whose coming shows that a timeout was needless; 0: nothing did */
     struct scoreboard_range twice; /* what it says came twice; empty: nothing */
     struct tail_probe_answer answer;
 };

@@ -47,7 +47,7 @@ struct recovery {
     uint32_t late_until; /* what is missing before it is lost, though little has arrived beyond it */
     struct tail_probe probe;
     struct undo undo;
-    uint32_t spared_until; /* what lwIP sends again before it stays here: a timeout was for nothing */
+    uint32_t spared_until; /* what lwIP sends again before it stays here: a timeout was needless */
     struct timer timer; /* until something is lost, or a probe is due */
     uint32_t duplicates; /* acknowledgements that a peer without SACK repeated: as many frames have left the network */
     /* Of proportional rate reduction, by bytes. */

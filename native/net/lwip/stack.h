@@ -32,7 +32,7 @@ struct stack {
     struct timer_wheel silences; /* of connections that wait for an acknowledgement: see recovery.c */
     uint64_t retransmissions; /* frames with bytes that had been sent before */
     uint64_t recoveries, timeouts; /* losses noticed, once a window; retransmission timers that ran out */
-    uint64_t undone; /* of both: they were for nothing */
+    uint64_t undone; /* of both, those that were needless */
     uint64_t tail_probes, tail_repairs; /* sent; those that replaced a lost frame */
     uint64_t refused_frames; /* received but dropped, because too many are held */
     uint64_t sequence_key[2];

@@ -1,6 +1,6 @@
-/* undo: whether a recovery or a timeout was for nothing: the window is then again what it was (RFC 9438, section 4.9).
+/* undo: whether a recovery or a timeout was needless: if so, the window is again what it was (RFC 9438, section 4.9).
  *
- * It was for nothing when the peer reports that everything that was sent again came twice (RFC 2883, RFC 3708). This is
+ * It was needless when the peer reports that everything that was sent again came twice (RFC 2883, RFC 3708). This is
  * counted in bytes. What is lost is never reported, so one lost frame keeps the count above 0, and so does a report that is
  * lost itself: the window stays small where it need not.
  *
@@ -31,7 +31,7 @@ void undo_forget(struct undo *undo);
 void undo_sent_again(struct undo *undo, uint32_t first, uint32_t end);
 /* The peer reports that this came twice. Returns whether nothing needed to be sent again. */
 bool undo_take_twice(struct undo *undo, struct scoreboard_range twice);
-/* This has come, which was not known. Returns whether it shows that the timeout was for nothing. */
+/* This has come, which was not known. Returns whether it shows that the timeout was needless. */
 bool undo_take(const struct undo *undo, struct scoreboard_range come);
 
 #endif
