@@ -208,6 +208,21 @@ def test_a_recovery_from_frames_that_were_only_late_is_undone(site: Any, client:
     assert found == {"recoveries": 1, "undone": 1}
 
 
+def test_a_frame_that_came_twice_is_reported(site: Any, client: Any, peer: Peer) -> None:
+    """Without the report a client cannot tell that it sent again too early, and goes on with a small window."""
+    if site.transport != "dpdk":
+        pytest.skip("it is the stack of dpdk that is meant")
+    peer.open(options=b"\x04\x02\x01\x01")
+    begin = peer.next
+    peer.say(PUSH | ACK, b"PING\r\n")
+    assert peer.take(7, seconds=60) == b"+PONG\r\n"
+    peer.next = begin
+    peer.say(PUSH | ACK, b"PING\r\n")
+    assert any(block(begin, begin + 6)[2:] in packet for packet in peer.frames(20))
+    peer.say(PUSH | ACK, b"PING\r\n")
+    assert peer.take(7, seconds=60) == b"+PONG\r\n"
+
+
 def test_a_timeout_is_undone_when_what_was_sent_before_it_comes(site: Any, client: Any, peer: Peer) -> None:
     """What was acknowledged too late for the timer was sent again as if it had been lost. The reply is longer than what
     a timeout sends again at first, of which an acknowledgement tells nothing."""

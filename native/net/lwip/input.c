@@ -101,11 +101,17 @@ static void give_acknowledgement(const struct rte_mbuf *frame, const struct rte_
     give(received_from_frame(bare), ends);
 }
 
-static void report(struct tcp_pcb *pcb, const struct early *early) {
+/* What SACK blocks tell from now on. `twice`: first, that this came a second time (RFC 2883); NULL: nothing did. */
+static void report(struct tcp_pcb *pcb, const struct early *early, const struct early_range *twice) {
     static_assert(EARLY_RANGES == LWIP_TCP_MAX_SACK_NUM, "as many as lwIP reports");
-    struct early_range ranges[EARLY_RANGES];
+    struct early_range all[1 + EARLY_RANGES], *ranges = all + 1;
     uint32_t count = early_report(early, ranges);
     if (!(pcb->flags & TF_SACK)) return;
+    if (twice) {
+        ranges = all;
+        ranges[0] = *twice;
+        if (count < EARLY_RANGES) count++;
+    }
     memset(pcb->rcv_sacks, 0, sizeof pcb->rcv_sacks);
     for (uint32_t i = 0; i < count; i++) {
         pcb->rcv_sacks[i].left = ranges[i].left;
@@ -120,7 +126,7 @@ static void keep(struct lwip_connection *connection, struct rte_mbuf *frame, uin
         received->sequence = left;
         if (!early_hold(&connection->early, received, left, right)) received_free(received);
     }
-    report(connection->pcb, &connection->early);
+    report(connection->pcb, &connection->early, NULL);
     tcp_send_empty_ack(connection->pcb);
 }
 
@@ -144,7 +150,7 @@ void stack_give_early(struct lwip_connection *connection) {
         gave = true;
     }
     if (!gave || !connection->pcb) return;
-    report(connection->pcb, &connection->early);
+    report(connection->pcb, &connection->early, NULL);
     tcp_ack_now(connection->pcb);
     tcp_output(connection->pcb);
 }
@@ -178,7 +184,10 @@ static void take(struct rte_mbuf *frame) {
     uint32_t left = rte_be_to_cpu_32(tcp->sent_seq);
     uint32_t right = left + size_bytes - header_bytes + (tcp->tcp_flags & RTE_TCP_FIN_FLAG ? 1u : 0u);
     if (!is_early(connection->pcb, tcp, left, right)) {
+        bool twice = TCP_SEQ_LT(left, right) && TCP_SEQ_LEQ(right, connection->pcb->rcv_nxt);
+        if (twice) report(connection->pcb, &connection->early, &(struct early_range){left, right});
         give(received_from_frame(frame), &ends);
+        if (twice && connection->pcb) report(connection->pcb, &connection->early, NULL);
         if (connection->early.first && connection->pcb) stack_give_early(connection);
         return;
     }
