@@ -140,11 +140,13 @@ class Standing:
         is_primary: whether it is a primary, and no replica.
         epoch: when it was promoted, or the primary that it follows; 0 = never. None: it does not tell, as a Redis.
         newest: the newest epoch that it has heard of. A primary of an older one refuses writes.
+        origin: of its data; epochs of different origins are not compared. Empty: it does not tell, or has none yet.
     """
 
     is_primary: bool
     epoch: int | None = None
     newest: int = 0
+    origin: str = ""
 
     @property
     def takes_writes(self) -> bool:
@@ -152,9 +154,15 @@ class Standing:
         return self.is_primary and (self.epoch is None or self.newest <= self.epoch)
 
 
-def fence(newest: int) -> Command[Standing]:
-    """FENCE: tells the server the newest epoch that is known, and asks what the server is."""
-    return plain("fence", ("FENCE", newest), lambda told: Standing(_is_master(told), *map(int, told[1:3])), True)
+def fence(newest: int, origin: str) -> Command[Standing]:
+    """FENCE: tells the server the newest epoch that is known of this origin, and asks what the server is."""
+    words = ("FENCE", newest, origin) if origin else ("FENCE",)
+    return plain("fence", words, _standing, True)
+
+
+def _standing(told: Any) -> Standing:
+    origin = _text(told[3])
+    return Standing(_is_master(told), int(told[1]), int(told[2]), origin if int(origin, 16) else "")
 
 
 def is_a_primary() -> Command[bool]:

@@ -14,6 +14,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
 from .commands import Standing, fence, is_a_primary
@@ -32,6 +33,13 @@ _SILENT_S = 5.0
 """How long one that does not answer is passed over then."""
 
 
+def _undecided(hosts: Iterable[Address]) -> ConnectionLost:
+    rule = "let the others follow one of them (REPLICAOF host port), or list only one primary and its replicas"
+    return ConnectionLost(
+        f"several hosts are primaries, and none of them is the newest: {', '.join(map(str, hosts))}: {rule}"
+    )
+
+
 class ConnectionPool(Generic[C]):
     """Any number of connections to one server, each for one command at a time.
 
@@ -46,7 +54,8 @@ class ConnectionPool(Generic[C]):
         self._look_timeout = min(_LOOK_S, *self._timeouts)
         self.primary = address.hosts[0]
         """The host that was last found to be the primary; of one host alone nothing is asked."""
-        self._epoch = 0  # the newest that any host has told
+        self._origin = ""  # of the data that this client uses; empty: no primary has told yet
+        self._epoch = 0  # the newest of these data that any host has told
         self._look_at = 0.0  # when all hosts are to be looked at again
         self._silent_until: dict[Address, float] = {}  # hosts that did not answer, which are not looked at until then
         self.closed = False
@@ -162,12 +171,15 @@ class ConnectionPool(Generic[C]):
             except BaseException:
                 connection.close()
                 raise
-            if standing.takes_writes:
+            related = standing.origin in ("", self._origin) or not self._origin
+            if standing.takes_writes and related:
+                self._origin = self._origin or standing.origin
                 self.primary = host
                 return connection
             connection.close()
             older = f"is a primary of epoch {standing.epoch}, and one of epoch {standing.newest} has taken its place"
-            refusals.append(f"{host} {older if standing.is_primary else 'is a replica'}")
+            what = older if related else "is a primary of other data than this client has used so far"
+            refusals.append(f"{host} {what if standing.is_primary else 'is a replica'}")
         raise ConnectionLost(f"no primary answers: {'; '.join(refusals)}")
 
     def _open(self, host: Address, shared: bool) -> Operation[C]:
@@ -176,21 +188,25 @@ class ConnectionPool(Generic[C]):
         return connection
 
     def _ask(self, connection: C) -> Operation[Standing]:
-        """What the connection's host is, which is told of the newest epoch that any primary has told."""
+        """What the connection's host is, which is told of the newest epoch that any host of these data has told."""
         try:
-            standing = yield from connection.exchange(fence(self._epoch))
+            standing = yield from connection.exchange(fence(self._epoch, self._origin))
         except ServerError as error:
             if error.code not in ("ERR", "NOPERM"):  # it does not know the command, or this user may not send it
                 raise
             return Standing((yield from connection.exchange(is_a_primary())))
-        if standing.is_primary:  # a replica may have come to follow a primary of other data
+        if self._origin and standing.origin == self._origin:
             self._epoch = max(self._epoch, standing.newest)
         return standing
 
     def _look_around(self) -> Operation[None]:
         """Asks all hosts what they are. A primary whose place another one has taken is told so, and the newest one is
-        the first to be connected to. Hosts that do not answer soon are passed over, for a while."""
-        primaries: list[tuple[Address, C, Standing]] = []
+        the first to be connected to. Hosts that do not answer soon are passed over, for a while.
+
+        Raises:
+            ConnectionLost: there are several primaries, and this client cannot tell which of them to write to.
+        """
+        answers: list[tuple[Address, C, Standing]] = []
         try:
             for host in self.address.several:
                 if time.monotonic() < self._silent_until.get(host, 0.0):
@@ -200,20 +216,43 @@ class ConnectionPool(Generic[C]):
                     connection: C = yield self.glance, host
                     standing = yield from self._ask(connection)
                     del self._silent_until[host]
-                    if standing.is_primary:
-                        primaries.append((host, connection, standing))
+                    answers.append((host, connection, standing))
+            self._choose_origin({host: standing for host, _, standing in answers})
+            primaries = [
+                answer for answer in answers if answer[2].is_primary and answer[2].origin in ("", self._origin)
+            ]
             for _, connection, standing in primaries:
                 if standing.epoch is not None and standing.epoch < self._epoch:
                     with contextlib.suppress(ReplayError):
                         yield from self._ask(connection)
         finally:
-            for _, connection, _ in primaries:
+            for _, connection, _ in answers:
                 connection.close()
         newest = max((standing.epoch or 0 for _, _, standing in primaries), default=0)
         hosts = [host for host, _, standing in primaries if standing.epoch in (None, newest)]
+        if sum(standing.epoch == newest for _, _, standing in primaries) > 1:
+            raise _undecided(hosts)
         if hosts and self.primary not in hosts:
             self.primary = hosts[0]
         self._look_at = time.monotonic() + _LOOK_S
+
+    def _choose_origin(self, told: dict[Address, Standing]) -> None:
+        """Which data this client uses: those of the first primary that it found, unless all hosts tell of others.
+
+        Raises:
+            ConnectionLost: the primaries have different ones.
+        """
+        every_host = len(told) == len(self.address.several)
+        if self._origin and (not every_host or self._origin in [standing.origin for standing in told.values()]):
+            return
+        primaries = {
+            host: standing.origin for host, standing in told.items() if standing.is_primary and standing.origin
+        }
+        if len(set(primaries.values())) > 1:
+            raise _undecided(primaries)
+        self._origin = next(iter(primaries.values()), "")
+        known = [standing.newest for standing in told.values() if standing.origin == self._origin]
+        self._epoch = max(known) if self._origin else 0
 
     def leave_replica(self, connection: C) -> None:
         """The connection's host takes no writes, as a replica or an older primary: closes it, and the idle ones where

@@ -148,8 +148,8 @@ static uint64_t memory_limit(const struct snapshot_options *options, uint64_t by
 
 /* Only where there is one, so that others' files can be read by servers that do not know the kind. */
 static int add_epochs(struct snapshot *snapshot, const struct snapshot_options *options) {
-    const uint64_t epochs[2] = {options->epoch, options->newest_epoch};
-    if (options->newest_epoch == 0) return 0;
+    const uint64_t epochs[4] = {options->epoch, options->newest_epoch, options->origin, options->is_copy};
+    if (options->newest_epoch == 0 && options->origin == 0 && !options->is_copy) return 0;
     uint8_t *body = add_record(snapshot, SNAPSHOT_RECORD_EPOCHS, 0, sizeof epochs);
     if (!body) return -1;
     memcpy(body, epochs, sizeof epochs);

@@ -23,7 +23,8 @@ struct snapshot_options {
     const char *run_id;        /* of this server; NULL: none */
     struct store_cut *store; /* the store's; NULL: tables only. Weights are added to it right after snapshot_begin */
     uint64_t store_bytes; /* about what the store holds */
-    uint64_t epoch, newest_epoch; /* of the server, as a primary; 0: there was none to tell */
+    uint64_t epoch, newest_epoch, origin; /* of the server, as a primary; 0: there was none to tell */
+    bool is_copy; /* of a primary's data */
     uint32_t keep; /* snapshots of names given by snapshot_name_new that stay; 0: all */
     uint64_t memory_bytes; /* 0: as said above */
 };

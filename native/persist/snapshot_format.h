@@ -57,7 +57,9 @@ struct snapshot_record_header {
 #define SNAPSHOT_RECORD_WEIGHTS 17u /* one piece of a string; the version stands in place of its expiry time */
 #define SNAPSHOT_RECORD_GRADIENTS 18u /* likewise; gradients_registry.c says what their names and versions are */
 #define SNAPSHOT_RECORD_LIBRARIES 19u /* one piece of a string: a library's name and code; 0 for its expiry time */
-#define SNAPSHOT_RECORD_EPOCHS 20u /* two uint64: the server's epoch, and the newest that it has heard of */
+/* Four uint64: the server's epoch, the newest that it has heard of, the origin of its data, and 1 if they are a replica's.
+ * Former files have the first two. */
+#define SNAPSHOT_RECORD_EPOCHS 20u
 #define SNAPSHOT_RECORD_END 9u /* two uint64: blocks before this one, records before this one; nothing follows */
 
 _Static_assert(sizeof(struct snapshot_file_header) == 64, "as documented");

@@ -30,7 +30,7 @@ struct reader {
     struct store_restore *store;
     const struct store_keys_sink *sink;
     uint32_t count;
-    uint64_t epochs[2];
+    uint64_t epochs[4];
     bool ended;
 };
 
@@ -108,8 +108,9 @@ static int restore_store(struct reader *reader, const struct snapshot_record_hea
 }
 
 static int restore_epochs(struct reader *reader, const uint8_t *body, size_t length, struct error *error) {
-    if (length != sizeof reader->epochs) return error_set(error, ERROR_GENERIC, "the epochs are malformed");
-    memcpy(reader->epochs, body, sizeof reader->epochs);
+    if (length != sizeof reader->epochs && length != sizeof reader->epochs / 2)
+        return error_set(error, ERROR_GENERIC, "the epochs are malformed");
+    memcpy(reader->epochs, body, length);
     return 0;
 }
 
@@ -225,6 +226,8 @@ static int finish(struct reader *reader, struct snapshot_content *content) {
     content->bytes = reader->size;
     content->epoch = reader->epochs[0];
     content->newest_epoch = reader->epochs[1];
+    content->origin = reader->epochs[2];
+    content->is_copy = reader->epochs[3];
     memcpy(content->run_id, reader->header.run_id, sizeof reader->header.run_id);
     if (reader->store) {
         struct error why;

@@ -14,7 +14,8 @@ struct snapshot_content {
     uint32_t count;
     struct store_content store; /* keys and weights; store.store NULL: the file has none, or they were not wanted */
     int64_t cut_unix_ms;
-    uint64_t epoch, newest_epoch; /* of the server; 0: the file tells of none */
+    uint64_t epoch, newest_epoch, origin; /* of the server; 0: the file tells of none */
+    bool is_copy;                         /* it was a replica */
     uint64_t bytes;
     char run_id[25];
 };

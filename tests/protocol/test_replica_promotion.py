@@ -269,6 +269,7 @@ def test_a_replica_writes_its_own_append_only_file(tmp_path: Path, rewritten: bo
         fetched = again.client.fetch_weights("w")
         assert fetched is not None
         assert fetched[1]["w"].tolist() == [1, 1, 1]
+        again.promote()  # it was a replica
         new = use(again.client, TABLE, 5, rng)
         assert not set(new) & set(ids)
 

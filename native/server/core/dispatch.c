@@ -192,7 +192,8 @@ bool command_admit(struct client *client, struct command_entry *entry) {
     if (unfit) return refuse(client, "%s", unfit);
     if (server_is_fenced(server) && !client->goes_on_unwritten &&
         (upcalls.transaction_flags(client, command) & COMMAND_WRITE))
-        return refuse(client, SERVER_FENCED_REFUSAL, server->epoch, server->newest_epoch);
+        return server->is_copy ? refuse(client, SERVER_COPY_REFUSAL)
+                               : refuse(client, SERVER_FENCED_REFUSAL, server->epoch, server->newest_epoch);
     if (exclusive_is_busy(server) && !(command_request_flags(client, command) & COMMAND_ALLOW_BUSY))
         return refuse(client, EXCLUSIVE_BUSY_REFUSAL, server->exclusive.ended_by);
     if (client->resp == 2 && !(command->flags & COMMAND_SUBSCRIBER) && upcalls.pubsub_is_subscriber(client)) {

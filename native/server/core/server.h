@@ -232,18 +232,20 @@ struct server {
     struct acting acting;
     struct { /* its place in replication */
         bool is_replica;        /* follows another server */
-        uint64_t epoch;         /* of it, or of the primary that it follows (replication/epoch.h) … */
-        uint64_t newest_epoch;  /* … and the newest that it has heard of, which is never less */
+        bool is_copy; /* its data are of a primary that it followed, and nobody has promoted it since then */
+        uint64_t origin; /* of its data (replication/epoch.h); 0: nobody has asked for it yet */
+        uint64_t epoch; /* of it, or of the primary that it follows (replication/epoch.h) … */
+        uint64_t newest_epoch; /* … and the newest that it has heard of, which is never less */
         uint32_t good_replicas; /* that have acknowledged something within min-replicas-max-lag */
-        bool streams_tables;    /* a primary's replicas are sent what happens to tables, weights and gradients … */
-        bool follows_tables;    /* … and a replica applies it: nobody else may change them */
+        bool streams_tables; /* a primary's replicas are sent what happens to tables, weights and gradients … */
+        bool follows_tables; /* … and a replica applies it: nobody else may change them */
     };
     struct exclusive exclusive; /* a script or a transaction that takes several turns */
-    struct pause pause;         /* of clients' commands */
+    struct pause pause; /* of clients' commands */
     struct slices slices;
     struct changes changes; /* that are recorded */
-    bool loading;     /* the store is being read from files: keys whose time is over stay, nothing is recorded */
-    bool copying;     /* a snapshot is: durability_holds is asked before a request runs */
+    bool loading; /* the store is being read from files: keys whose time is over stay, nothing is recorded */
+    bool copying; /* a snapshot is: durability_holds is asked before a request runs */
     uint64_t slow_ns; /* commands and turns that take so long are told of */
 
     struct request_limits limits;
@@ -280,14 +282,17 @@ void server_ask_stop(struct server *server);
  * transports that own the loop, and for tests. */
 uint64_t server_step(void *server);
 
-/* A newer primary has taken its place: it takes no writes. */
+/* A newer primary has taken its place, or it was never made one: it takes no writes. */
 static inline bool server_is_fenced(const struct server *server) {
-    return server->newest_epoch > server->epoch && !server->is_replica;
+    return !server->is_replica && (server->is_copy || server->newest_epoch > server->epoch);
 }
 #define SERVER_FENCED_REFUSAL                                                                                      \
     "READONLY this primary is of epoch %" PRIu64 ", and one of epoch %" PRIu64                                     \
     " has taken its place: write to that one, let this one follow it (REPLICAOF host port), or make this one the " \
     "newest (REPLICAOF NO ONE)"
+#define SERVER_COPY_REFUSAL                                                                                       \
+    "READONLY this server follows nobody, and its data are a replica's: make it the primary (REPLICAOF NO ONE), " \
+    "or let it follow the primary (REPLICAOF host port)"
 
 /* True if holding `more` bytes of heap would exceed maxmemory. */
 bool server_memory_exceeded(const struct server *server, size_t more_bytes);

@@ -130,6 +130,8 @@ void restore_adopt_epochs(struct server *server, const struct snapshot_content *
     server->epoch = content->epoch < INT64_MAX ? content->epoch : 0;
     server->newest_epoch = content->newest_epoch < INT64_MAX ? content->newest_epoch : 0;
     if (server->newest_epoch < server->epoch) server->newest_epoch = server->epoch;
+    server->origin = content->origin;
+    server->is_copy = content->is_copy;
 }
 
 int restore_replace_keys(struct server *server, struct store_content *content, struct error *error) {

@@ -126,6 +126,8 @@ static int begin(struct snapshots *snapshots, struct error *error) {
         .store_bytes = memory_used_bytes(),
         .epoch = snapshots->server->epoch,
         .newest_epoch = snapshots->server->newest_epoch,
+        .origin = snapshots->server->origin,
+        .is_copy = snapshots->server->is_copy,
         .keep = (uint32_t)snapshots->server->config.snapshot_keep,
     };
     saved_tables_free(snapshots->cut_tables);
@@ -150,6 +152,8 @@ int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const 
         .store_bytes = memory_used_bytes(),
         .epoch = snapshots->server->epoch,
         .newest_epoch = snapshots->server->newest_epoch,
+        .origin = snapshots->server->origin,
+        .is_copy = snapshots->server->is_copy,
     };
     int failed = with_tables && retain_tables(snapshots, tables, true, error);
     failed = failed || begin_cut(snapshots, &options, tables, error);

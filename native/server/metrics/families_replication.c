@@ -56,7 +56,9 @@ static double lag_seconds(const struct metric_item *item) {
 const struct family families_replication[] = {
     {"replay_server_is_replica", METRIC_GAUGE, EACH_SERVER, "1: it follows a primary; 0: it is one.", is_replica},
     {"replay_server_fenced", METRIC_GAUGE, EACH_SERVER,
-     "1: it is a primary that refuses writes, because a newer one was chosen; else 0.", is_fenced},
+     "1: it follows nobody and refuses writes, because a newer primary was chosen or its files are a replica's; else "
+     "0.",
+     is_fenced},
     {"replay_server_primary_link_up", METRIC_GAUGE, EACH_SERVER,
      "Of a replica. 1: the primary's changes arrive; 0: not, or its first copy is still on the way.", primary_link_up},
     {"replay_server_replicas", METRIC_GAUGE, EACH_SERVER, "Replicas that are connected.", replicas},

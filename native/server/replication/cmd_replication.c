@@ -40,12 +40,20 @@ static void sync_command(struct client *client) {
     if (!fails_over(client) && !lacks_primary(client)) replica_synchronise(replica);
 }
 
-/* What it has is newer than what is here: it keeps that. True: the error is replied. */
-static bool is_behind(struct client *client, const struct replica *replica) {
-    const struct server *server = client->server;
-    if (server->is_replica || replica->epoch <= server->epoch) return false;
-    reply_error(client, "NOMASTERLINK this primary is of epoch %" PRIu64 ", older than %" PRIu64, server->epoch,
-                replica->epoch);
+/* What it has is other than what is here, or newer: it keeps that. True: the error is replied. */
+static bool keeps_its_own(struct client *client, const struct replica *replica) {
+    struct server *server = client->server;
+    uint64_t origin = epoch_origin(server);
+    if (server->is_replica) return false;
+    if (replica->origin != 0 && replica->origin != origin)
+        reply_error(client,
+                    "NOMASTERLINK this primary's data do not descend from those that the replica has (REPLICAOF host "
+                    "port, at the replica, gives these up)");
+    else if (replica->epoch > server->epoch)
+        reply_error(client, "NOMASTERLINK this primary is of epoch %" PRIu64 ", older than %" PRIu64, server->epoch,
+                    replica->epoch);
+    else
+        return false;
     return true;
 }
 
@@ -69,7 +77,7 @@ static bool agrees_on_tables(struct server *server, const struct replica *replic
 
 static bool continues(struct client *client, struct replica *replica, int64_t offset) {
     struct replication_part *part = client->server->replication;
-    char line[128];
+    char line[160];
     if (!is_of_history(part, &client->argv[1], offset) || offset < 1 ||
         !agrees_on_tables(client->server, replica, offset) || !replica_continue(replica, (uint64_t)offset - 1)) {
         if (!argument_is(&client->argv[1], "?")) part->partial_refused++;
@@ -110,7 +118,7 @@ static void psync_command(struct client *client) {
         reply_error(client, "ERR out of memory");
         return;
     }
-    if (lacks_primary(client) || is_behind(client, replica)) return;
+    if (lacks_primary(client) || keeps_its_own(client, replica)) return;
     replica->acknowledges = true;
     if (!continues(client, replica, offset)) replica_synchronise(replica);
 }
@@ -141,10 +149,14 @@ static void take_capability(struct client *client, struct replica *replica, cons
     replica->takes_tables |= argument_is(value, "tables");
     replica->has_tables |= argument_is(value, "tables-kept");
     replica->has_none |= argument_is(value, "tables-none");
+    if (value->length > 7 && memcmp(value->data, "origin=", 7) == 0) {
+        const struct resp_argument digits = {.data = value->data + 7, .length = value->length - 7};
+        epoch_read_origin(&digits, &replica->origin);
+    }
     if (is_epoch(value, "epoch=", &epoch)) {
         replica->knows_epochs = true;
         replica->epoch = epoch;
-        epoch_hear(client->server, epoch);
+        if (replica->origin == epoch_origin(client->server)) epoch_hear(client->server, epoch);
     } else if (is_epoch(value, "left-epoch=", &epoch)) {
         replica->knows_epochs = true;
         epoch_succeed(client->server, epoch);
@@ -312,6 +324,7 @@ static void replicaof_command(struct client *client) {
     snprintf(name, sizeof name, "%.*s", (int)host->length, (const char *)host->data);
     const struct primary_link *link = &server->replication->link;
     if (server->is_replica && strcasecmp(link->host, name) == 0 && link->port == port) {
+        server->replication->link.was_named |= !link_is_up(server);
         reply_status(client, "OK Already connected to specified master");
         return;
     }

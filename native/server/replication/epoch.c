@@ -3,10 +3,12 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "server/core/client.h"
 #include "server/core/propagate.h"
 #include "server/core/server.h"
@@ -16,42 +18,56 @@
 
 /* As FENCE reads it while the file is loaded. */
 static void keep(struct server *server) {
-    char newest[24], own[24];
-    int newest_length = snprintf(newest, sizeof newest, "%" PRIu64, server->newest_epoch);
-    int own_length = snprintf(own, sizeof own, "%" PRIu64, server->epoch);
-    char name[] = "FENCE";
-    const struct resp_argument argv[3] = {{.data = (uint8_t *)name, .length = strlen(name)},
-                                          {.data = (uint8_t *)newest, .length = (size_t)newest_length},
-                                          {.data = (uint8_t *)own, .length = (size_t)own_length}};
-    propagate_to_file(server, 3, argv);
+    char words[5][24] = {"FENCE"};
+    struct resp_argument argv[5];
+    snprintf(words[1], sizeof words[1], "%" PRIu64, server->newest_epoch);
+    snprintf(words[2], sizeof words[2], "%" PRIu64, server->epoch);
+    snprintf(words[3], sizeof words[3], EPOCH_ORIGIN_FORMAT, server->origin);
+    snprintf(words[4], sizeof words[4], "%d", server->is_copy);
+    for (int i = 0; i < 5; i++)
+        argv[i] = (struct resp_argument){.data = (uint8_t *)words[i], .length = strlen(words[i])};
+    propagate_to_file(server, 5, argv);
 }
 
-static void set(struct server *server, uint64_t epoch, uint64_t newest) {
-    if (server->epoch == epoch && server->newest_epoch == newest) return;
+static void set(struct server *server, uint64_t epoch, uint64_t newest, uint64_t origin, bool is_copy) {
+    if (server->epoch == epoch && server->newest_epoch == newest && server->origin == origin &&
+        server->is_copy == is_copy)
+        return;
     /* They are told when they come back. */
     if (server->epoch != epoch) replicas_close(server->replication);
     server->epoch = epoch;
     server->newest_epoch = newest;
+    server->origin = origin;
+    server->is_copy = is_copy;
     keep(server);
+}
+
+static uint64_t origin_or_new(const struct server *server) {
+    return server->origin ? server->origin : random_entropy() | 1;
+}
+
+uint64_t epoch_origin(struct server *server) {
+    if (!server->is_replica) set(server, server->epoch, server->newest_epoch, origin_or_new(server), server->is_copy);
+    return server->origin;
 }
 
 void epoch_raise(struct server *server) {
     int64_t now_ms = clock_unix_ms();
     uint64_t next = server->newest_epoch + 1, now = now_ms > 0 ? (uint64_t)now_ms : 0;
     if (next < now) next = now;
-    set(server, next, next);
+    set(server, next, next, origin_or_new(server), false);
     log_event(LOG_NOTICE, "epoch", LOG_FIELDS({"epoch", .number = (int64_t)next}),
               "this primary is the newest, of epoch %" PRIu64, next);
 }
 
-void epoch_follow(struct server *server, uint64_t epoch) {
-    set(server, epoch, epoch);
+void epoch_follow(struct server *server, uint64_t epoch, uint64_t origin) {
+    set(server, epoch, epoch, origin, true);
 }
 
 void epoch_hear(struct server *server, uint64_t epoch) {
     if (epoch <= server->newest_epoch) return;
     bool was_fenced = server_is_fenced(server);
-    set(server, server->epoch, epoch);
+    set(server, server->epoch, epoch, server->origin, server->is_copy);
     if (was_fenced || !server_is_fenced(server)) return;
     char text[400];
     snprintf(text, sizeof text, SERVER_FENCED_REFUSAL, server->epoch, server->newest_epoch);
@@ -69,7 +85,7 @@ void epoch_succeed(struct server *server, uint64_t epoch) {
         epoch_hear(server, epoch);
     } else if (epoch > server->epoch) {
         uint64_t next = epoch + 1;
-        set(server, next, next > server->newest_epoch ? next : server->newest_epoch);
+        set(server, next, next > server->newest_epoch ? next : server->newest_epoch, server->origin, server->is_copy);
     }
 }
 
@@ -85,23 +101,56 @@ static bool read_epoch(struct client *client, uint32_t index, uint64_t *epoch) {
     return false;
 }
 
-/* FENCE [newest]: the newest epoch that the client knows of. In the append-only file FENCE newest own. */
+bool epoch_read_origin(const struct resp_argument *word, uint64_t *origin) {
+    char digits[17] = "", *end;
+    if (word->length != 16) return false;
+    memcpy(digits, word->data, 16);
+    if (strspn(digits, "0123456789abcdef") != 16) return false;
+    *origin = strtoull(digits, &end, 16);
+    return true;
+}
+
+/* As keep() wrote it; former files have no more than two epochs. False: the error is replied. */
+static bool load(struct client *client) {
+    struct server *server = client->server;
+    uint64_t newest, own, origin = 0;
+    if (!read_epoch(client, 1, &newest) || !read_epoch(client, 2, &own)) return false;
+    if (client->argc > 3 && !epoch_read_origin(&client->argv[3], &origin)) {
+        reply_syntax_error(client);
+        return false;
+    }
+    server->epoch = own;
+    server->newest_epoch = newest > own ? newest : own;
+    server->origin = origin;
+    server->is_copy = client->argc > 4 && argument_is(&client->argv[4], "1");
+    return true;
+}
+
+/* The newest epoch that the client knows of the origin; without an origin whatever the data are. False: the error is
+ * replied. */
+static bool hear(struct client *client) {
+    struct server *server = client->server;
+    uint64_t newest, origin;
+    if (!read_epoch(client, 1, &newest)) return false;
+    if (client->argc > 2 && !epoch_read_origin(&client->argv[2], &origin)) {
+        reply_error(client, "ERR expected an origin, sixteen hexadecimal digits as FENCE replies them");
+        return false;
+    }
+    if (epoch_origin(server) == origin || client->argc <= 2) epoch_hear(server, newest);
+    return true;
+}
+
+/* FENCE [newest [origin]]. In the append-only file FENCE newest own origin is_copy. */
 void fence_command(struct client *client) {
     struct server *server = client->server;
-    uint64_t newest, own;
-    if (client->argc > (server->loading ? 3u : 2u)) {
+    if (client->argc > (server->loading ? 5u : 3u)) {
         reply_syntax_error(client);
         return;
     }
-    if (!read_epoch(client, 1, &newest) || !read_epoch(client, 2, &own)) return;
-    if (server->loading) {
-        server->epoch = own;
-        server->newest_epoch = newest > own ? newest : own;
-    } else {
-        epoch_hear(server, newest);
-    }
-    reply_array(client, 3);
-    reply_bulk_string(client, server->is_replica ? "slave" : "master");
+    if (!(server->loading ? load : hear)(client)) return;
+    reply_array(client, 4);
+    reply_bulk_string(client, server->is_replica || server->is_copy ? "slave" : "master");
     reply_integer(client, (int64_t)server->epoch);
     reply_integer(client, (int64_t)server->newest_epoch);
+    reply_bulk_format(client, EPOCH_ORIGIN_FORMAT, server->origin);
 }

@@ -188,14 +188,15 @@ static void send_capabilities(struct primary_link *link) {
 /* By itself: a Redis takes ten words of whoever has not logged in. Whom REPLICAOF has just named is no older primary, whatever
  * this server has heard of another one: it is told only which epoch this server has left. */
 static void send_epoch(struct primary_link *link) {
-    char epoch[40];
+    char origin[40], epoch[40];
+    snprintf(origin, sizeof origin, "origin=" EPOCH_ORIGIN_FORMAT, link->was_named ? 0 : link->server->origin);
     if (!link->was_named)
         snprintf(epoch, sizeof epoch, "epoch=%" PRIu64, link->server->epoch);
     else if (link->left_epoch == 0)
         snprintf(epoch, sizeof epoch, "epoch=0");
     else
         snprintf(epoch, sizeof epoch, "left-epoch=%" PRIu64, link->left_epoch);
-    SEND(link->client, "REPLCONF", "capa", epoch);
+    SEND(link->client, "REPLCONF", "capa", origin, "capa", epoch);
 }
 
 /* Steps that there is nothing to say in are left out. */
@@ -235,7 +236,7 @@ static void go_up(struct primary_link *link) {
     link->commands_failed = 0;
     link->was_named = false;
     link->left_epoch = 0;
-    epoch_follow(link->server, link->next_epoch);
+    epoch_follow(link->server, link->next_epoch, link->next_origin);
     say(link, LOG_NOTICE, "primary_up", "followed, from offset %" PRIu64,
         change_stream_end(&link->server->replication->stream));
     link_acknowledge(link->server);
@@ -276,11 +277,13 @@ static void go_on(struct primary_link *link, const char *words) {
     go_up(link);
 }
 
-/* "… EPOCH 12" */
+/* "… EPOCH 12 ORIGIN 0123456789abcdef" */
 static void take_epoch(struct primary_link *link, const char *line) {
     const char *epoch = strstr(line, " EPOCH ");
-    if (!epoch || sscanf(epoch, " EPOCH %" SCNu64, &link->next_epoch) != 1 || link->next_epoch > INT64_MAX)
-        link->next_epoch = link->server->epoch; /* a Redis has none */
+    uint64_t *number = &link->next_epoch, *origin = &link->next_origin;
+    bool is_told = epoch && sscanf(epoch, " EPOCH %" SCNu64 " ORIGIN %16" SCNx64, number, origin) == 2;
+    if (!is_told || *number > INT64_MAX) *number = link->server->epoch; /* a Redis has none */
+    if (!is_told || *origin == 0) *origin = link->server->origin;
 }
 
 static void take_psync_answer(struct primary_link *link, const char *line) {

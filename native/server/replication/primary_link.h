@@ -39,7 +39,7 @@ struct primary_link {
     struct received_file *file;
     char next_id[41]; /* of the history that the file begins */
     uint64_t next_offset;
-    uint64_t next_epoch; /* of the primary, as it said in its answer to PSYNC */
+    uint64_t next_epoch, next_origin; /* of the primary, as it said in its answer to PSYNC */
     bool was_named; /* REPLICAOF has named the primary, and it was not followed yet */
     uint64_t left_epoch; /* of this server as a primary, until REPLICAOF named another; 0: it was none */
     struct append_buffer arrived; /* commands of a transaction that is not complete, as bytes of the stream */

@@ -14,6 +14,7 @@
 #include "base/memory.h"
 #include "server/durability/durability_part.h"
 #include "server/replication/carried.h"
+#include "server/replication/epoch.h"
 #include "server/replication/received_file.h"
 
 #define SENT_AT_ONCE (1u << 20)    /* bytes of changes that are put behind what a replica is being sent … */
@@ -61,7 +62,7 @@ static int begun(struct export_request *request) {
     struct replication_part *part = part_of(replica);
     struct server *server = replica->client->server;
     struct change_position position;
-    char line[128];
+    char line[160];
     uint64_t offset = change_stream_end(&part->stream);
     if (!change_stream_settle(&part->stream, (size_t)server->config.replication.backlog_bytes) ||
         !change_stream_find(&part->stream, offset, &position)) {
@@ -105,7 +106,9 @@ static void made(struct export_request *request, struct exported *exported, cons
 
 int replica_epoch_words(const struct replica *replica, char *words, size_t size) {
     if (!replica->knows_epochs) return snprintf(words, size, "\r\n");
-    return snprintf(words, size, " EPOCH %" PRIu64 "\r\n", replica->client->server->epoch);
+    const struct server *server = replica->client->server;
+    return snprintf(words, size, " EPOCH %" PRIu64 " ORIGIN " EPOCH_ORIGIN_FORMAT "\r\n", server->epoch,
+                    server->origin);
 }
 
 void replica_synchronise(struct replica *replica) {

@@ -25,7 +25,8 @@ struct replica {
     bool has_tables;   /* … and has those of the history that it asks to go on with; … */
     bool has_none;     /* … or it has none at all, nor weights, nor gradients */
     bool knows_epochs; /* capa epoch or left-epoch … */
-    uint64_t epoch;    /* … that of what it has; 0: it follows whomever it was told to */
+    uint64_t epoch;    /* … that of what it has; 0: it follows whomever it was told to; … */
+    uint64_t origin;   /* … likewise */
     bool wants_file_alone;
     bool acknowledges; /* it came by PSYNC */
     struct export_request request;

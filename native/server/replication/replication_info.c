@@ -2,6 +2,7 @@
 #include <inttypes.h>
 
 #include "server/replication/carried.h"
+#include "server/replication/epoch.h"
 #include "server/replication/received_file.h"
 #include "server/replication/replicas.h"
 #include "server/replication/replication_part.h"
@@ -60,8 +61,10 @@ void replication_info(const struct client *client, struct text *out) {
                 "\r\nsecond_repl_offset:%" PRId64 "\r\n",
                 failover_names[part->failover.state], part->id, part->former_id, change_stream_end(stream),
                 part->former_until);
-    text_append(out, "master_epoch:%" PRIu64 "\r\nmaster_newest_epoch:%" PRIu64 "\r\nmaster_fenced:%d\r\n",
-                server->epoch, server->newest_epoch, server_is_fenced(server));
+    text_append(out,
+                "master_epoch:%" PRIu64 "\r\nmaster_newest_epoch:%" PRIu64 "\r\nmaster_origin:" EPOCH_ORIGIN_FORMAT
+                "\r\nmaster_fenced:%d\r\n",
+                server->epoch, server->newest_epoch, server->origin, server_is_fenced(server));
     text_append(out,
                 "repl_backlog_active:%d\r\nrepl_backlog_size:%" PRId64 "\r\nrepl_backlog_first_byte_offset:%" PRIu64
                 "\r\nrepl_backlog_histlen:%" PRIu64 "\r\n",
