@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/arithmetic.h"
+#include "base/clock.h"
 #include "base/memory.h"
 #include "base/thread.h"
 
@@ -26,6 +27,7 @@
 #define STEPS_IN_REGION 64u
 #define PIECE_BYTES (16u << 20)       /* in one call, so that the owner never waits for more */
 #define WRITE_BACK_MS 250u
+#define ASK_AGAIN_US 250000u /* after the disk was found full, the system is not asked for space before */
 #define EXPECTED 4096u                /* a power of two */
 #define UNMAP_PIECE_BYTES (64u << 20)
 #define LOOKED_AT 256u /* pages in one call */
@@ -47,6 +49,10 @@ struct disk_memory {
     struct disk_region *_Atomic regions;
     _Atomic uint64_t backed_bytes, cold_pages;
     int refused;                     /* the errno of the last that asked for space; 0: it got some */
+    size_t refused_bytes;            /* the least that the owner was refused since then: as much is not asked for … */
+    uint64_t ask_again_us;           /* … before this time */
+    int refusal;                     /* the errno of that */
+    _Atomic uint64_t ahead_again_us; /* the helper reserves nothing ahead before */
     struct error failure;            /* why there is a region too few; ERROR_NONE: there is not */
     char folder[PATH_MAX];
     pthread_mutex_t reserving;       /* held while space is reserved */
@@ -145,21 +151,39 @@ static bool reserve_piece(struct disk_region *region, size_t size_bytes) {
     return failed == 0;
 }
 
+/* As reserve_piece, for the owner. Where the disk was full just now, a call would be refused as well. */
+static bool reserve_needed(struct disk_region *region, size_t backed, size_t needed) {
+    struct disk_memory *disk = region->disk;
+    size_t more = needed - backed;
+    bool is_early = disk->ask_again_us && clock_monotonic_us() < disk->ask_again_us;
+    if (!is_early || more < disk->refused_bytes) {
+        if (reserve_piece(region, needed)) return true;
+        disk->refusal = errno;
+        disk->refused_bytes = more;
+        if (!is_early) disk->ask_again_us = clock_monotonic_us() + ASK_AGAIN_US;
+    }
+    disk->refused = disk->refusal;
+    return false;
+}
+
+static void want_ahead(struct disk_region *region, size_t wanted) {
+    struct disk_memory *disk = region->disk;
+    if (wanted <= atomic_load_explicit(&region->wanted_bytes, memory_order_relaxed)) return;
+    uint64_t from_us = atomic_load_explicit(&disk->ahead_again_us, memory_order_relaxed);
+    if (from_us && clock_monotonic_us() < from_us) return;
+    atomic_store_explicit(&region->wanted_bytes, wanted, memory_order_release);
+    sem_post(&disk->work);
+}
+
 bool disk_region_back_more(struct disk_region *region, size_t size_bytes) {
     struct disk_memory *disk = region->disk;
     assert(size_bytes <= region->size_bytes);
     size_t step = step_bytes(region), needed = round_up(size_bytes, page_bytes());
     size_t wanted = at_most(round_up(needed, step) + step, region->size_bytes);
-    if (wanted > atomic_load_explicit(&region->wanted_bytes, memory_order_relaxed)) {
-        atomic_store_explicit(&region->wanted_bytes, wanted, memory_order_release);
-        sem_post(&disk->work);
-    }
+    want_ahead(region, wanted);
     size_t backed;
-    while ((backed = atomic_load_explicit(&region->backed_bytes, memory_order_acquire)) < needed) {
-        if (reserve_piece(region, needed)) continue;
-        disk->refused = errno;
-        return false;
-    }
+    while ((backed = atomic_load_explicit(&region->backed_bytes, memory_order_acquire)) < needed)
+        if (!reserve_needed(region, backed, needed)) return false;
     disk->refused = 0;
     region->eased_bytes = backed >= size_bytes + step / 2 ? backed - step / 2 : size_bytes;
     return true;
@@ -213,7 +237,8 @@ static void reserve_wanted(struct disk_memory *disk) {
         size_t wanted = atomic_load_explicit(&region->wanted_bytes, memory_order_acquire);
         while (atomic_load_explicit(&region->backed_bytes, memory_order_relaxed) < wanted) {
             if (reserve_piece(region, wanted)) continue;
-            /* Little is left: the owner reserves what it needs itself, and asks again. */
+            /* Little is left: the owner reserves what it needs itself, and asks again, but later. */
+            atomic_store_explicit(&disk->ahead_again_us, clock_monotonic_us() + ASK_AGAIN_US, memory_order_relaxed);
             atomic_compare_exchange_strong(&region->wanted_bytes, &wanted, 0);
             break;
         }

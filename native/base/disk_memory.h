@@ -4,6 +4,7 @@
  * Why a full disk kills nobody: a write to a mapped page without room in the file is a SIGBUS. So space is reserved by
  * fallocate before the first write (disk_region_back), which can be refused; the file is sparse beyond that. It would break
  * if bytes beyond backed_bytes were written, and on file systems that promise space with fallocate and do not keep it.
+ * After a refusal the system is asked again a quarter of a second later, not for each add.
  *
  * One thread owns it. Two helpers of its own keep that thread from waiting: one reserves space ahead and makes pages ready
  * that are expected to be used, the other has dirty pages written early, so that the system does not slow down whoever

@@ -108,6 +108,12 @@ static inline uint32_t slot_store_free_slots(const struct slot_store *store) {
     return store->returned_count + (store->slots - store->fresh);
 }
 
+/* Of those the ones that can be reserved now: on a disk there is space for them. */
+static inline uint32_t slot_store_ready_slots(const struct slot_store *store) {
+    if (!store->disk) return slot_store_free_slots(store);
+    return store->returned_count + (store->backed > store->fresh ? store->backed - store->fresh : 0);
+}
+
 static inline uint32_t *slot_references(const struct slot_store *store, uint32_t slot) {
     return (uint32_t *)(void *)(store->entries + slot * store->entry_bytes);
 }

@@ -163,7 +163,10 @@ void table_info(const struct table *table, struct table_info *info) {
 }
 
 int table_back_slots(struct table *table, struct slot_store *store, uint64_t more, struct error *error) {
-    if (slot_store_back(store, more)) return 0;
+    return slot_store_back(store, more) ? 0 : table_refuse_slots(table, store, more, error);
+}
+
+int table_refuse_slots(const struct table *table, const struct slot_store *store, uint64_t more, struct error *error) {
     char what[TABLE_MAX_NAME + 64];
     snprintf(what, sizeof what, "%" PRIu64 " %s of table '%.100s'", more,
              store->kind == SLOT_OF_ITEM ? "items" : "steps", table->config.name);

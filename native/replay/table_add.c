@@ -22,6 +22,28 @@
 #define PART_ITEMS 1024u
 #define PART_BYTES (256u << 10) /* of staged bytes, which are copied */
 
+/* How many items too many the table has with n more. */
+static uint64_t excess_of(const struct table *table, uint64_t n) {
+    uint64_t capacity = table_effective_capacity(&table->config), size = table->items.live + n;
+    return size > capacity ? size - capacity : 0;
+}
+
+/* Evicting an item frees its slot, unless a reply or a snapshot still needs it, or the slot has had its last item. How many
+ * slots come in any case where so many are evicted: at worst all that are kept are among them. */
+static uint64_t slots_to_come(const struct table *table, uint64_t excess) {
+    const struct slot_store *items = &table->items;
+    uint64_t pinned_live = (uint64_t)items->pinned + items->held - (items->occupied - items->live);
+    uint64_t kept = pinned_live + items->last_lives;
+    kept += table->cut ? TABLE_HELD_SLOTS - items->held : 0;
+    return excess > kept ? excess - kept : 0;
+}
+
+/* Whether a full disk has the slots for n more, and for those that were let through, with those that they evict. */
+static bool has_space_for_staged(const struct table *table, uint32_t n) {
+    uint64_t all = table->entering + n;
+    return slot_store_ready_slots(&table->items) + slots_to_come(table, excess_of(table, all)) >= all;
+}
+
 struct reservation *table_reserve(struct table *table, uint32_t n, struct error *error) {
     if (n < 1 || n > TABLE_MAX_BATCH) {
         error_set(error, ERROR_LIMIT, "expected 1 to %u items at once, got %" PRIu32, TABLE_MAX_BATCH, n);
@@ -34,8 +56,12 @@ struct reservation *table_reserve(struct table *table, uint32_t n, struct error 
     }
     const struct slot_store *items = &table->items;
     bool spare = items->reserved + (uint64_t)n <= TABLE_RESERVED_LIMIT && n <= slot_store_free_slots(items);
-    /* Space for those that were let through and have still to be placed stays theirs. */
-    if (spare && table_back_slots(table, &table->items, table->entering + n, error)) return NULL;
+    /* Space for those that were let through and have still to be placed stays theirs. Where a disk has none, the batch is
+     * staged, and takes the slots of items that leave for it. */
+    if (spare && !slot_store_back(&table->items, table->entering + n)) {
+        if (!has_space_for_staged(table, n)) return table_refuse_slots(table, items, table->entering + n, error), NULL;
+        spare = false;
+    }
     return reservation_new(table, &table->items, n, spare, error);
 }
 
@@ -60,16 +86,11 @@ uint32_t table_admits(const struct table *table, uint32_t n) {
 
 /* ---- commit -------------------------------------------------------------------------------------------------------- */
 
-/* Staged bytes need slots at commit. Evicting an item frees its slot, unless a reply or a snapshot still needs it, or the
- * slot has had its last item; at worst all that are evicted are of that kind. The bounds on reservations and pins leave
- * enough slots, unless a caller holds more pins than it should, or many slots were retired. */
-static bool has_slots_for_staged(const struct table *table, uint32_t n, uint64_t excess, struct error *error) {
+/* Staged bytes need slots at commit. The bounds on reservations and pins leave enough slots, unless a caller holds more pins
+ * than it should, or many slots were retired. */
+static bool has_slots_for_staged(const struct table *table, uint32_t n, struct error *error) {
     const struct slot_store *items = &table->items;
-    uint64_t pinned_live = (uint64_t)items->pinned + items->held - (items->occupied - items->live);
-    uint64_t kept = pinned_live + items->last_lives;
-    kept += table->cut ? TABLE_HELD_SLOTS - items->held : 0;
-    uint64_t available = slot_store_free_slots(items) + (excess > kept ? excess - kept : 0);
-    if (available >= n) return true;
+    if (slot_store_free_slots(items) + slots_to_come(table, excess_of(table, n)) >= n) return true;
     return error_because(error, ERROR_LIMIT,
                          "no slots for %" PRIu32 " items: %" PRIu32 " are held by replies in flight, %" PRIu32
                          " by unfinished ADDs; add at most %u items at once, or read replies faster",
@@ -139,12 +160,6 @@ static int check_room(const struct table *table, const struct reservation *reser
                : 0;
 }
 
-/* How many items too many the table has with n more. */
-static uint64_t excess_of(const struct table *table, uint32_t n) {
-    uint64_t capacity = table_effective_capacity(&table->config), size = (uint64_t)table->items.live + n;
-    return size > capacity ? size - capacity : 0;
-}
-
 /* Of items that are copied, into their slots or to the journal, so many as take a fraction of a millisecond. */
 static uint32_t most_in_part(const struct reservation *reservation) {
     const struct table *table = reservation->table;
@@ -160,9 +175,10 @@ int table_begin_commit(struct table *table, struct reservation *reservation, str
     uint32_t n = reservation->n;
     if ((table_has_windows(table) || table->items.ragged) && check_room(table, reservation, error)) return -1;
     if (!table_can_add(table, n, error)) return -1;
-    if (!reservation->placed && (!has_slots_for_staged(table, n, excess_of(table, n), error) ||
-                                 table_back_slots(table, &table->items, table->entering + n, error))) {
-        return -1;
+    if (!reservation->placed) {
+        if (!has_slots_for_staged(table, n, error)) return -1;
+        if (!slot_store_back(&table->items, table->entering + n) && !has_space_for_staged(table, n))
+            return table_refuse_slots(table, &table->items, table->entering + n, error);
     }
     reservation->default_priority = table->items.live ? max_tree_maximum(&table->priorities) : 1.0;
     rate_limiter_added(&table->limiter, n);
@@ -194,7 +210,7 @@ static bool lacks_bytes(const struct table *table, const struct reservation *res
 /* Staged items need slots, of which those that leave may give back none, since others hold them. Then more of those leave
  * that must sooner or later. */
 static bool lacks_slots(const struct table *table, const struct reservation *reservation) {
-    return !reservation->placed && slot_store_free_slots(&table->items) < reservation_part(reservation) &&
+    return !reservation->placed && slot_store_ready_slots(&table->items) < reservation_part(reservation) &&
            excess_of(table, reservation->n - reservation->entered) > 0;
 }
 
@@ -237,7 +253,7 @@ int table_commit_part(struct table *table, struct reservation *reservation, cons
     assert(reservation->table == table && reservation->admitted);
     uint32_t n = reservation_part(reservation), left = reservation->n - reservation->entered;
     bool is_ready = make_room_for(table, reservation, leaves_room_first(table) ? left : n);
-    bool has_slots = reservation->placed || slot_store_free_slots(&table->items) >= n;
+    bool has_slots = reservation->placed || slot_store_ready_slots(&table->items) >= n;
     if (is_ready && has_slots) enter_part(table, reservation, n, priorities, ids);
     table_repair(table);
     if (table->journal) table_journal_write(table);

@@ -101,6 +101,7 @@ void table_take_batch(struct table *table, uint32_t n, const uint32_t *slots, ui
 void table_refuse_wait(const struct table *table, struct error *error);
 /* Has space for so many more slots of items, or steps, on the table's disk, if it has one. -1: there is none. */
 int table_back_slots(struct table *table, struct slot_store *store, uint64_t more, struct error *error);
+int table_refuse_slots(const struct table *table, const struct slot_store *store, uint64_t more, struct error *error);
 /* Lets go of what the settings do not allow: a snapshot may have been cut in the middle of a change. */
 void table_recheck(struct table *table);
 void table_limit_priorities(struct table *table); /* sets max_priority_allowed, after the exponents */

@@ -3,10 +3,12 @@ does not fit."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -279,6 +281,75 @@ def test_a_full_disk_refuses_adds_and_serves_on(small_disk: Path, signature: dic
         client.add("t", rows(signature, np.arange(100)))  # in slots that others have left
         check_contents(client.sample("t", 200), signature)
         assert server.running
+
+
+def fill_disk(folder: Path) -> None:
+    """Takes all of its space."""
+    with contextlib.suppress(OSError), (folder / "filler").open("wb", buffering=0) as filler:
+        while filler.write(b"x" * 4096):
+            pass
+
+
+@pytest.mark.parametrize("remover", [rs.Fifo(), rs.Uniform()], ids=["fifo", "uniform"])
+def test_a_full_disk_takes_adds_that_evict_as_many(small_disk: Path, remover: rs.Selector) -> None:
+    table = rs.Table("t", 1000, PLAIN, storage="disk", remover=remover)
+    with rs.Server([table], directory=small_disk) as server, rs.Client(server.url) as client:
+        client.add("t", rows(PLAIN, np.arange(1000)))
+        fill_disk(small_disk)
+        for first in range(1000, 5000, 1000):
+            ids = client.add("t", rows(PLAIN, np.arange(first, first + 1000)))
+            assert client.info("t")["size"] == 1000
+            check_contents(client.get("t", ids), PLAIN)
+        for first in range(5000, 8000, 600):
+            client.add("t", rows(PLAIN, np.arange(first, first + 600)))
+            check_contents(client.sample("t", 200), PLAIN)
+        assert client.info("t")["size"] == 1000
+
+
+SHIM = r"""
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int fallocate(int descriptor, int mode, off_t from, off_t bytes) {
+    int failed = (int)syscall(SYS_fallocate, descriptor, mode, from, bytes), error = errno;
+    int told = failed ? open(getenv("TEST_REFUSED"), O_WRONLY | O_APPEND | O_CREAT, 0600) : -1;
+    if (told >= 0 && write(told, "x", 1) == 1) close(told);
+    errno = error;
+    return failed;
+}
+int fallocate64(int descriptor, int mode, off_t from, off_t bytes) { return fallocate(descriptor, mode, from, bytes); }
+"""
+
+
+def test_a_full_disk_is_not_asked_for_space_at_each_add(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (compiler := shutil.which("cc")) is None:
+        pytest.skip("needs a C compiler")
+    build = [compiler, "-shared", "-fPIC", "-D_GNU_SOURCE", "-x", "c", "-", "-o", str(tmp_path / "shim.so")]
+    subprocess.run(build, input=SHIM, text=True, check=True)
+    monkeypatch.setenv("LD_PRELOAD", str(tmp_path / "shim.so"))
+    monkeypatch.setenv("TEST_REFUSED", str(tmp_path / "refused"))
+    table = rs.Table("t", 50_000, PLAIN, storage="disk")
+    with rs.Server([table], directory=small_disk) as server, rs.Client(server.url) as client:
+        fill_disk(small_disk)
+        refused = 0
+        while refused < 400:
+            try:
+                client.add("t", rows(PLAIN, np.arange(10)))
+            except rs.LimitExceeded:
+                refused += 1
+        assert 0 < len((tmp_path / "refused").read_bytes()) < 200
+        (small_disk / "filler").unlink()
+        deadline = time.monotonic() + 60
+        while True:  # it is asked again, if not at once
+            try:
+                client.add("t", rows(PLAIN, np.arange(10)))
+                break
+            except rs.LimitExceeded:
+                assert time.monotonic() < deadline
 
 
 def test_a_folder_that_is_full_or_unwritable_refuses_the_table(small_disk: Path) -> None:

@@ -266,6 +266,7 @@ def test_a_snapshot_of_a_replica_shows_one_moment_while_it_follows(tmp_path: Pat
         assert primary.stats() == (1, 0), "it took every change"
         assert told(replica.client) == told(primary.client)
     with rs.Server(directory=str(tmp_path / "replica"), restore="latest") as server, rs.Client(server.url) as client:
+        client.command("REPLICAOF", "NO", "ONE")  # it was a replica
         info, drawn = client.info("t"), client.sample("t", 100)
         assert (info["size"], info["added"] % n) == (200, 0)
         assert (drawn.data["x"] == (drawn.data["key"] % 256)[:, None]).all()
