@@ -9,6 +9,9 @@
 #include "base/memory.h"
 
 #define ALIGNMENT 16u
+/* On a disk so many blocks of a class, and empty chunks, are kept apart while their pages are read. */
+#define BLOCKS_BEING_READ 256u
+#define CHUNKS_BEING_READ 16u
 
 static void make_classes(struct block_pool *pool, const struct block_sizes *sizes) {
     size_t bytes = sizes->least, largest = sizes->largest > bytes ? sizes->largest : bytes;
@@ -31,9 +34,12 @@ int block_pool_init(struct block_pool *pool, const struct block_sizes *sizes, ui
         pool->chunk_bytes *= 2;
     /* Adds an eighth: blocks of the largest class may leave that much of a chunk unused. */
     uint64_t chunks = (total_bytes + total_bytes / 8) / pool->chunk_bytes + pool->classes + 1;
+    for (uint32_t i = 0; disk && i < pool->classes; i++)
+        chunks += BLOCKS_BEING_READ * pool->class_bytes[i] / pool->chunk_bytes + 1;
+    if (disk) chunks += CHUNKS_BEING_READ;
     pool->chunks = chunks < BLOCK_POOL_NONE ? (uint32_t)chunks : BLOCK_POOL_NONE - 1;
     pool->returned = BLOCK_POOL_NONE;
-    for (uint32_t i = 0; i < pool->classes; i++) pool->with_room[i] = BLOCK_POOL_NONE;
+    for (uint32_t i = 0; i < pool->classes; i++) pool->with_room[i] = pool->filling[i] = BLOCK_POOL_NONE;
     pool->chunk = memory_map(pool->chunks * sizeof *pool->chunk);
     pool->words = (uint32_t)(bitmap_bytes((uint32_t)(pool->chunk_bytes / sizes->least)) / sizeof *pool->given_back);
     pool->given_back = memory_map(pool->chunks * pool->words * sizeof *pool->given_back);
@@ -72,12 +78,16 @@ size_t block_pool_size(const struct block_pool *pool, size_t bytes) {
 
 /* ---- chunks with room, by class ------------------------------------------------------------------------------------ */
 
+/* The latest is the first to be used, on a disk the last. */
 static void link_chunk(struct block_pool *pool, uint32_t index) {
     struct block_chunk *chunk = &pool->chunk[index];
-    chunk->previous = BLOCK_POOL_NONE;
-    chunk->next = pool->with_room[chunk->class];
+    uint32_t *first = &pool->with_room[chunk->class], *last = &pool->with_room_last[chunk->class];
+    bool at_end = pool->region && *first != BLOCK_POOL_NONE;
+    chunk->previous = at_end ? *last : BLOCK_POOL_NONE;
+    chunk->next = at_end ? BLOCK_POOL_NONE : *first;
     if (chunk->next != BLOCK_POOL_NONE) pool->chunk[chunk->next].previous = index;
-    pool->with_room[chunk->class] = index;
+    *(at_end ? &pool->chunk[*last].next : first) = index;
+    if (chunk->next == BLOCK_POOL_NONE) *last = index;
 }
 
 static void unlink_chunk(struct block_pool *pool, uint32_t index) {
@@ -86,25 +96,50 @@ static void unlink_chunk(struct block_pool *pool, uint32_t index) {
         pool->with_room[chunk->class] = chunk->next;
     else
         pool->chunk[chunk->previous].next = chunk->next;
-    if (chunk->next != BLOCK_POOL_NONE) pool->chunk[chunk->next].previous = chunk->previous;
+    if (chunk->next != BLOCK_POOL_NONE)
+        pool->chunk[chunk->next].previous = chunk->previous;
+    else
+        pool->with_room_last[chunk->class] = chunk->previous;
 }
 
 static uint64_t *given_back(const struct block_pool *pool, uint32_t index) {
     return pool->given_back + (size_t)index * pool->words;
 }
 
+static void return_chunk(struct block_pool *pool, uint32_t index) {
+    struct block_chunk *chunk = &pool->chunk[index];
+    if (pool->region && pool->returned != BLOCK_POOL_NONE) {
+        chunk->next = BLOCK_POOL_NONE;
+        pool->chunk[pool->returned_last].next = index;
+    } else {
+        chunk->next = pool->returned;
+        pool->returned = index;
+    }
+    pool->returned_last = index;
+    pool->returned_count++;
+    pool->idle[chunk->class] -= chunk->fresh;
+    if (pool->filling[chunk->class] == index) pool->filling[chunk->class] = BLOCK_POOL_NONE;
+}
+
+static bool has_fresh_chunk(struct block_pool *pool) {
+    return pool->fresh < pool->chunks &&
+           (!pool->region || disk_region_back(pool->region, (pool->fresh + (size_t)1) * pool->chunk_bytes));
+}
+
 static uint32_t new_chunk(struct block_pool *pool, uint32_t class) {
     uint32_t index = pool->returned;
-    if (index != BLOCK_POOL_NONE) {
-        pool->returned = pool->chunk[index].next;
-        memset(given_back(pool, index), 0, pool->words * sizeof *pool->given_back);
-    } else if (pool->fresh < pool->chunks &&
-               (!pool->region || disk_region_back(pool->region, (pool->fresh + (size_t)1) * pool->chunk_bytes))) {
+    bool is_early = index == BLOCK_POOL_NONE || (pool->region && pool->returned_count < CHUNKS_BEING_READ);
+    if (is_early && has_fresh_chunk(pool)) {
         index = pool->fresh++;
+    } else if (index != BLOCK_POOL_NONE) {
+        pool->returned = pool->chunk[index].next;
+        pool->returned_count--;
+        memset(given_back(pool, index), 0, pool->words * sizeof *pool->given_back);
     } else {
         return BLOCK_POOL_NONE;
     }
     pool->chunk[index] = (struct block_chunk){.class = class};
+    pool->filling[class] = index;
     link_chunk(pool, index);
     return index;
 }
@@ -125,12 +160,37 @@ static uint32_t take_given_back(struct block_pool *pool, uint32_t index) {
     return *lowest * 64 + bit;
 }
 
+static bool has_fresh_block(const struct block_pool *pool, uint32_t index) {
+    const struct block_chunk *chunk = &pool->chunk[index];
+    return (chunk->fresh + 1) * pool->class_bytes[chunk->class] <= pool->chunk_bytes;
+}
+
+/* Which chunk a block of a pool on a disk is taken from, and whether it is one that was never used. */
+static uint32_t choose_chunk(struct block_pool *pool, uint32_t class, bool *is_fresh) {
+    uint32_t index = pool->with_room[class], filling = pool->filling[class];
+    disk_memory_forget_refusal(pool->region->disk);
+    if (filling != BLOCK_POOL_NONE && !has_fresh_block(pool, filling)) filling = BLOCK_POOL_NONE;
+    *is_fresh = pool->idle[class] < BLOCKS_BEING_READ;
+    if (*is_fresh && filling == BLOCK_POOL_NONE) filling = new_chunk(pool, class);
+    if (*is_fresh && filling != BLOCK_POOL_NONE) return filling;
+    *is_fresh = false;
+    if (index != BLOCK_POOL_NONE && pool->chunk[index].used == pool->chunk[index].fresh)
+        index = pool->chunk[index].next;
+    return index; /* blocks that were given back are in it, or there is none */
+}
+
 void *block_pool_take(struct block_pool *pool, size_t bytes) {
     uint32_t class = class_of(pool, bytes), index = pool->with_room[class];
-    if (pool->region) disk_memory_forget_refusal(pool->region->disk);
-    if (index == BLOCK_POOL_NONE && (index = new_chunk(pool, class)) == BLOCK_POOL_NONE) return NULL;
+    bool is_fresh = false;
+    if (pool->region)
+        index = choose_chunk(pool, class, &is_fresh);
+    else if (index == BLOCK_POOL_NONE)
+        index = new_chunk(pool, class);
+    if (index == BLOCK_POOL_NONE) return NULL;
     struct block_chunk *chunk = &pool->chunk[index];
-    uint32_t number = chunk->used < chunk->fresh ? take_given_back(pool, index) : chunk->fresh++;
+    is_fresh |= chunk->used == chunk->fresh;
+    uint32_t number = is_fresh ? chunk->fresh++ : take_given_back(pool, index);
+    pool->idle[class] -= !is_fresh;
     chunk->used++;
     if (is_full(pool, chunk)) unlink_chunk(pool, index);
     return pool->base + index * pool->chunk_bytes + number * pool->class_bytes[class];
@@ -148,9 +208,9 @@ void block_pool_give(struct block_pool *pool, void *block) {
     bitmap_set(given_back(pool, index), number);
     if (number / 64 < chunk->lowest) chunk->lowest = number / 64;
     if (pool->region) disk_memory_expect(pool->region->disk, block, block_bytes, DISK_TO_WRITE);
+    pool->idle[chunk->class]++;
     if (--chunk->used == 0) {
         unlink_chunk(pool, index);
-        chunk->next = pool->returned;
-        pool->returned = index;
+        return_chunk(pool, index);
     }
 }

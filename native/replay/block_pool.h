@@ -1,8 +1,11 @@
 /* block_pool: memory for blocks of many sizes, such as compressed steps: chunks of one mapping, each cut into blocks
  * of one size class. With eight classes for each doubling of the size, a block wastes a sixteenth on average. A chunk
  * whose last block is given back may serve another class. Giving back is O(1), allocating a search in the few words that
- * have a bit for each block of a chunk. Pages are touched only as chunks fill, and free blocks not at all: those of a pool
- * on a disk may be absent. */
+ * have a bit for each block of a chunk. Pages are touched only as chunks fill, and free blocks not at all.
+ *
+ * The pages of a block that was given back to a disk may be absent, and a write would have to read them first. A helper is
+ * asked for them at once, and meanwhile others are taken: the class has some blocks, and the pool some chunks, that were given
+ * back and wait; those are used first that were given back longest ago, whole chunks exactly and others by chunk. */
 #ifndef REPLAY_REPLAY_BLOCK_POOL_H
 #define REPLAY_REPLAY_BLOCK_POOL_H
 
@@ -33,6 +36,11 @@ struct block_pool {
     uint32_t classes;
     size_t class_bytes[BLOCK_POOL_MAX_CLASSES];
     uint32_t with_room[BLOCK_POOL_MAX_CLASSES]; /* first of the chunks of a class that have a free block */
+    /* Of a pool on a disk: */
+    uint32_t returned_last, returned_count;
+    uint32_t with_room_last[BLOCK_POOL_MAX_CLASSES];
+    uint32_t filling[BLOCK_POOL_MAX_CLASSES]; /* the chunk of a class that may have blocks which were never used */
+    uint32_t idle[BLOCK_POOL_MAX_CLASSES];    /* blocks of a class that were given back */
 };
 
 /* Which sizes of blocks a pool has. Classes are at least 16 bytes apart. */

@@ -10,6 +10,7 @@
 #define LEAST_REST_BYTES 16u
 #define REST_CLASSES_IN_DOUBLING 16u
 #define REST_CHUNK_BYTES (16u << 10)
+#define UNITS_BEING_READ 4096u /* given back to a disk, and not used again at once */
 
 size_t ragged_largest_bytes(const struct table_config *config) {
     size_t bytes = 0;
@@ -98,20 +99,60 @@ static uint8_t *unit_at(const struct ragged_store *store, uint32_t unit) {
     return store->units + (size_t)unit * RAGGED_UNIT_BYTES;
 }
 
-static uint32_t take_unit(struct ragged_store *store) {
-    if (store->returned_count == 0) return store->fresh++;
+/* As it is with slots of a disk (slot_store.c): the pages of a unit may be absent when it is given back, so a helper is asked
+ * for them, and those are used that were given back longest ago, and none before there are some. */
+static void expect_units(const struct ragged_store *store, uint32_t first, uint32_t count) {
+    while (count > 0) {
+        uint32_t last = first, run = 1;
+        for (; run < count && store->next[last] == last + 1; run++) last++;
+        disk_memory_expect(store->region->disk, unit_at(store, first), (size_t)run * RAGGED_UNIT_BYTES, DISK_TO_WRITE);
+        first = store->next[last];
+        count -= run;
+    }
+}
+
+/* A chain that ends with `last`. */
+static void give_units(struct ragged_store *store, uint32_t last, uint32_t count) {
+    uint32_t first = store->next[last];
+    if (store->region) expect_units(store, first, count);
+    if (store->region && store->returned_count > 0) {
+        store->next[store->returned_last] = first;
+    } else {
+        store->next[last] = store->returned;
+        store->returned = first;
+    }
+    store->returned_last = last;
+    store->returned_count += count;
+}
+
+/* How many of so many units shall be ones that were never used. False: there is no room. */
+static bool choose_units(struct ragged_store *store, uint32_t count, uint32_t *fresh) {
+    uint32_t left = store->unit_count - store->fresh;
+    bool spares = store->region && store->returned_count < UNITS_BEING_READ + count && count <= left;
+    *fresh = spares ? count : 0;
+    if (spares && disk_region_back(store->region, ((size_t)store->fresh + count) * RAGGED_UNIT_BYTES)) return true;
+    *fresh = count > store->returned_count ? count - store->returned_count : 0;
+    return *fresh <= left && (!*fresh || !store->region ||
+                              disk_region_back(store->region, ((size_t)store->fresh + *fresh) * RAGGED_UNIT_BYTES));
+}
+
+static uint32_t take_unit(struct ragged_store *store, uint32_t *fresh) {
+    if (*fresh > 0) {
+        --*fresh;
+        return store->fresh++;
+    }
     uint32_t unit = store->returned;
     store->returned = store->next[unit];
     store->returned_count--;
     return unit;
 }
 
-/* Fills a chain of `count` units, at least one; returns the last. */
-static uint32_t put_units(struct ragged_store *store, const uint8_t *bytes, uint32_t count) {
-    uint32_t first = take_unit(store), last = first;
+/* Fills a chain of `count` units, at least one and so many of them fresh; returns the last. */
+static uint32_t put_units(struct ragged_store *store, const uint8_t *bytes, uint32_t count, uint32_t fresh) {
+    uint32_t first = take_unit(store, &fresh), last = first;
     memcpy(unit_at(store, first), bytes, RAGGED_UNIT_BYTES);
     for (uint32_t i = 1; i < count; i++) {
-        uint32_t unit = take_unit(store);
+        uint32_t unit = take_unit(store, &fresh);
         memcpy(unit_at(store, unit), bytes + (size_t)i * RAGGED_UNIT_BYTES, RAGGED_UNIT_BYTES);
         store->next[last] = unit;
         last = unit;
@@ -131,17 +172,15 @@ size_t ragged_store_takes(const struct ragged_store *store, uint32_t column, uin
 int ragged_store_put(struct ragged_store *store, uint32_t column, struct ragged_value *value, const uint8_t *rows,
                      uint32_t length) {
     size_t bytes = length * store->row_bytes[column], rest = bytes % RAGGED_UNIT_BYTES;
-    uint32_t units = (uint32_t)(bytes / RAGGED_UNIT_BYTES);
+    uint32_t units = (uint32_t)(bytes / RAGGED_UNIT_BYTES), fresh;
     assert(value->length == 0);
     if (store->region) disk_memory_forget_refusal(store->region->disk);
-    if (units > store->returned_count + (uint64_t)(store->unit_count - store->fresh)) return -1;
-    size_t fresh = units > store->returned_count ? store->fresh + (units - store->returned_count) : 0;
-    if (fresh && store->region && !disk_region_back(store->region, fresh * RAGGED_UNIT_BYTES)) return -1;
+    if (!choose_units(store, units, &fresh)) return -1;
     uint8_t *block = rest ? block_pool_take(&store->rests, rest) : NULL;
     if (rest && !block) return -1;
     *value = (struct ragged_value){.length = length};
     store->used_bytes += ragged_store_takes(store, column, length);
-    if (units) value->last = put_units(store, rows, units);
+    if (units) value->last = put_units(store, rows, units, fresh);
     if (block) {
         memcpy(block, rows + bytes - rest, rest);
         value->rest = (uint64_t)(block - store->rests.base);
@@ -154,12 +193,7 @@ void ragged_store_drop(struct ragged_store *store, uint32_t column, struct ragge
     uint32_t units = (uint32_t)(bytes / RAGGED_UNIT_BYTES);
     if (bytes == 0) return;
     store->used_bytes -= ragged_store_takes(store, column, value->length);
-    if (units) {
-        uint32_t first = store->next[value->last];
-        store->next[value->last] = store->returned;
-        store->returned = first;
-        store->returned_count += units;
-    }
+    if (units) give_units(store, value->last, units);
     if (bytes % RAGGED_UNIT_BYTES) block_pool_give(&store->rests, store->rests.base + value->rest);
     *value = (struct ragged_value){.length = 0};
 }

@@ -46,6 +46,7 @@ struct ragged_store {
     uint8_t *units;
     uint32_t *next; /* by unit: the next of its chain, or of those given back */
     uint32_t unit_count, fresh, returned, returned_count; /* units from `fresh` on were never used */
+    uint32_t returned_last; /* on a disk: the unit that was given back latest, which is the last to be used */
     struct block_pool rests;
     uint64_t used_bytes; /* that values take */
     uint64_t live_bytes; /* that the values of live items take; kept up by the table */

@@ -7,6 +7,7 @@
 
 #include "base/disk_memory.h"
 #include "base/memory.h"
+#include "base/random.h"
 #include "check.h"
 #include "own_folder.h"
 #include "replay/block_pool.h"
@@ -68,6 +69,36 @@ static void a_folder_that_cannot_be_written_is_refused(void) {
     CHECK(strstr(error.message, "no-such-folder") && strstr(error.message, "storage"));
 }
 
+enum { HELD = 500 };
+
+/* Blocks come and go at random, and then in order: none overlaps another, and room that was left is used again. */
+static void blocks_of_a_disk_keep_apart(void) {
+    struct disk_memory *disk = new_disk(".");
+    struct block_pool pool;
+    struct random_state random;
+    uint8_t *block[HELD] = {0};
+    size_t size[HELD] = {0};
+    random_seed(&random, 1);
+    CHECK(block_pool_init(&pool, &(struct block_sizes){64, 8000, 8, 64u << 10}, HELD * 8000, disk) == 0);
+    for (uint32_t round = 0; round < 60000; round++) {
+        uint32_t i = round < 30000 ? (uint32_t)random_below(&random, HELD) : round % HELD;
+        if (block[i]) {
+            CHECK(block[i][0] == (uint8_t)i && block[i][size[i] / 2] == (uint8_t)i &&
+                  block[i][size[i] - 1] == (uint8_t)i);
+            block_pool_give(&pool, block[i]);
+        }
+        size[i] = 1 + random_below(&random, round < 15000 ? 900 : 8000);
+        block[i] = block_pool_take(&pool, size[i]);
+        CHECK(block[i]);
+        memset(block[i], (int)i, size[i]);
+    }
+    for (uint32_t i = 0; i < HELD; i++) block_pool_give(&pool, block[i]);
+    for (uint32_t i = 0; i < pool.fresh; i++) CHECK(pool.chunk[i].used == 0);
+    for (uint32_t i = 0; i < pool.classes; i++) CHECK(pool.idle[i] == 0);
+    block_pool_free(&pool);
+    disk_memory_free(disk);
+}
+
 /* Needs the right to mount; without it nothing is checked. */
 static void a_full_disk_refuses_and_kills_nobody(void) {
     CHECK(mkdir("full", 0700) == 0);
@@ -109,6 +140,7 @@ int main(void) {
     enter_own_folder();
     RUN(space_is_reserved_in_steps);
     RUN(evicted_pages_come_back);
+    RUN(blocks_of_a_disk_keep_apart);
     RUN(a_folder_that_cannot_be_written_is_refused);
     RUN(a_full_disk_refuses_and_kills_nobody);
     RUN(a_large_one_goes_in_the_background);

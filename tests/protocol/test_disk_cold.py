@@ -276,6 +276,61 @@ def test_snapshots_and_adds_of_what_was_put_out(folder: Path) -> None:
         check(client.sample("t", 500))
 
 
+def read_by_the_loop(server: rs.Server) -> int:
+    """Bytes that the thread which serves has had to wait for, from the disk."""
+    told = Path(f"/proc/{server.pid}/task/{server.pid}/io").read_text()
+    return int(told.partition("\nread_bytes: ")[2].split()[0])
+
+
+def test_adds_of_ragged_rows_do_not_wait_for_what_the_items_before_left(folder: Path) -> None:
+    table = rs.Table("t", 1000, {"tokens": rs.Column("int32", (None,), max_length=5000)}, storage="disk")
+    with rs.Server([table], directory=folder) as server, rs.Client(server.url) as client:
+
+        def add(first: int, last: int) -> None:
+            for n in range(first, last, 20):
+                client.add(
+                    "t", {"tokens": [np.arange(k, k + 1500 + k * 7 % 1000, dtype=np.int32) for k in range(n, n + 20)]}
+                )
+
+        add(0, 1000)
+        evict(server.pid)
+        before = read_by_the_loop(server)
+        add(1000, 4000)
+        assert read_by_the_loop(server) - before < 1 << 20
+        tokens = client.sample("t", 200).data["tokens"]
+        for row in (tokens[i] for i in range(200)):
+            assert np.array_equal(row, np.arange(row[0], row[0] + 1500 + row[0] * 7 % 1000))
+        assert client.info("t")["disk_bytes"] < 80 << 20
+
+
+def test_compressed_steps_do_not_wait_for_what_the_steps_before_left(folder: Path) -> None:
+    columns = {"frame": rs.Column("uint8", (84, 84), step_only=True), "stack": rs.Window("frame", length=2)}
+    table = rs.Table("t", 1000, columns, compression="lz4", storage="disk")
+    frames = np.random.default_rng(0).integers(0, 6, (4000, 84, 84)).astype(np.uint8)
+    frames[:, 0, 0] = 0
+    with (
+        rs.Server([table], directory=folder) as server,
+        rs.Client(server.url) as client,
+        client.writer("t") as writer,
+    ):
+
+        def write(first: int, last: int) -> None:
+            for step in range(first, last):
+                writer.append({"frame": frames[step]})
+                writer.create_item()
+                if step % 50 == 49:
+                    writer.flush()
+
+        write(0, 1000)
+        evict(server.pid)
+        before = read_by_the_loop(server)
+        write(1000, 4000)
+        assert read_by_the_loop(server) - before < 32 << 10
+        stack = client.sample("t", 200).data["stack"]
+        shown = {frame.tobytes() for frame in frames}
+        assert all(frame.tobytes() in shown for frame in stack.reshape(-1, 84, 84))
+
+
 class _Background:
     """A call on another thread; whatever it raises is dropped."""
 
