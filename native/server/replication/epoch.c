@@ -130,7 +130,7 @@ static bool load(struct client *client) {
  * replied. */
 static bool hear(struct client *client) {
     struct server *server = client->server;
-    uint64_t newest, origin;
+    uint64_t newest, origin = 0;
     if (!read_epoch(client, 1, &newest)) return false;
     if (client->argc > 2 && !epoch_read_origin(&client->argv[2], &origin)) {
         reply_error(client, "ERR expected an origin, sixteen hexadecimal digits as FENCE replies them");
