@@ -105,6 +105,8 @@ def test_a_primary_that_was_told_still_refuses_after_a_restart(tmp_path: Path) -
         meet(new, old)
         before = epochs(old)
         assert before[2] == 1
+        files = [*(tmp_path / "old").rglob("*.incr.aof")]
+        eventually(lambda: any(str(before[1]).encode() in file.read_bytes() for file in files), "the record of it")
         old.kill()
         with serve(tmp_path / "old", **KEPT) as again:
             assert epochs(again) == before
