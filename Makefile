@@ -123,6 +123,8 @@ apex: setup
 LONGEST := tests/learning tests/transport tests/serverless tests/conformance tests/native tests/protocol
 TESTS := $(LONGEST) $(filter-out $(LONGEST) tests/vm,$(patsubst %/,%,$(wildcard tests/[a-z]*/)))
 .PHONY: $(TESTS)
+# One thread of torch for each test process: more would wait for each other, since the folders share the processors.
+PYTEST = FUZZ_SECONDS=$(FUZZ_SECONDS) OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 test: setup
 ifeq ($(strip $(ARGS)),)
@@ -130,14 +132,14 @@ ifeq ($(strip $(ARGS)),)
 	@$(MAKE) --no-print-directory --keep-going --jobs $(JOBS) --output-sync=target lint $(TESTS)
 else
 	@$(MAKE) --no-print-directory lint
-	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -m "not slow and not vm" $(ARGS)
+	@$(PYTEST) -m "not slow and not vm" $(ARGS)
 endif
 
 $(TESTS):
-	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -m "not slow and not vm" $@
+	@$(PYTEST) -m "not slow and not vm" $@
 
 test-slow: setup
-	@$(BIN)/python -m pytest -m slow $(ARGS)
+	@$(PYTEST) -m slow $(ARGS)
 
 # PCI NICs in a virtual machine. The first time makes the guest's disk, some 15 minutes; kept in build/vm.
 VM_PACKAGES = qemu-system-x86=command:qemu-system-x86_64 qemu-utils=command:qemu-img mmdebstrap=command:mmdebstrap \
