@@ -245,9 +245,9 @@ class ConnectionPool(Generic[C]):
         every_host = len(told) == len(self.address.several)
         if self._origin and (not every_host or self._origin in [standing.origin for standing in told.values()]):
             return
-        primaries = {
-            host: standing.origin for host, standing in told.items() if standing.is_primary and standing.origin
-        }
+        leading = {host: standing for host, standing in told.items() if standing.is_primary and standing.origin}
+        writable = {host: standing for host, standing in leading.items() if standing.takes_writes}
+        primaries = {host: standing.origin for host, standing in (writable or leading).items()}
         if len(set(primaries.values())) > 1:
             raise _undecided(primaries)
         self._origin = next(iter(primaries.values()), "")

@@ -50,6 +50,14 @@ def test_a_promoted_primary_does_not_stop_one_of_other_data(tmp_path: Path, turn
         assert own.client.info("t")["size"] == 6
 
 
+def test_a_primary_that_takes_no_writes_keeps_nobody_from_one_of_other_data(tmp_path: Path) -> None:
+    with serve(tmp_path / "a") as fenced, serve(tmp_path / "b") as own:
+        fenced.redis.execute_command("FENCE", 5)
+        with rs.Client(url_of(fenced, own)) as client:
+            client.command("SET", "k", 1)
+        assert own.redis.get("k") == b"1"
+
+
 def test_a_client_stays_with_the_data_that_it_knows(tmp_path: Path) -> None:
     with (
         serve(tmp_path / "a", TABLE) as own,
