@@ -5,13 +5,20 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "base/arithmetic.h"
 #include "base/bitmap.h"
 #include "base/memory.h"
 
 #define ALIGNMENT 16u
-/* On a disk so many blocks of a class, and empty chunks, are kept apart while their pages are read. */
+/* On a disk at most so many blocks of a class, and empty chunks, are kept apart while their pages are read. */
 #define BLOCKS_BEING_READ 256u
 #define CHUNKS_BEING_READ 16u
+/* Fewer where they are large: no more bytes than this of a class, and of chunks, but one in any case. */
+#define BYTES_BEING_READ (8u << 20)
+
+static uint32_t being_read(uint32_t most, size_t bytes) {
+    return (uint32_t)at_most(most, 1 + BYTES_BEING_READ / bytes);
+}
 
 static void make_classes(struct block_pool *pool, const struct block_sizes *sizes) {
     size_t bytes = sizes->least, largest = sizes->largest > bytes ? sizes->largest : bytes;
@@ -35,8 +42,8 @@ int block_pool_init(struct block_pool *pool, const struct block_sizes *sizes, ui
     /* Adds an eighth: blocks of the largest class may leave that much of a chunk unused. */
     uint64_t chunks = (total_bytes + total_bytes / 8) / pool->chunk_bytes + pool->classes + 1;
     for (uint32_t i = 0; disk && i < pool->classes; i++)
-        chunks += BLOCKS_BEING_READ * pool->class_bytes[i] / pool->chunk_bytes + 1;
-    if (disk) chunks += CHUNKS_BEING_READ;
+        chunks += being_read(BLOCKS_BEING_READ, pool->class_bytes[i]) * pool->class_bytes[i] / pool->chunk_bytes + 1;
+    if (disk) chunks += being_read(CHUNKS_BEING_READ, pool->chunk_bytes);
     pool->chunks = chunks < BLOCK_POOL_NONE ? (uint32_t)chunks : BLOCK_POOL_NONE - 1;
     pool->returned = BLOCK_POOL_NONE;
     for (uint32_t i = 0; i < pool->classes; i++) pool->with_room[i] = pool->filling[i] = BLOCK_POOL_NONE;
@@ -128,7 +135,8 @@ static bool has_fresh_chunk(struct block_pool *pool) {
 
 static uint32_t new_chunk(struct block_pool *pool, uint32_t class) {
     uint32_t index = pool->returned;
-    bool is_early = index == BLOCK_POOL_NONE || (pool->region && pool->returned_count < CHUNKS_BEING_READ);
+    uint32_t wait = being_read(CHUNKS_BEING_READ, pool->chunk_bytes);
+    bool is_early = index == BLOCK_POOL_NONE || (pool->region && pool->returned_count < wait);
     if (is_early && has_fresh_chunk(pool)) {
         index = pool->fresh++;
     } else if (index != BLOCK_POOL_NONE) {
@@ -170,7 +178,7 @@ static uint32_t choose_chunk(struct block_pool *pool, uint32_t class, bool *is_f
     uint32_t index = pool->with_room[class], filling = pool->filling[class];
     disk_memory_forget_refusal(pool->region->disk);
     if (filling != BLOCK_POOL_NONE && !has_fresh_block(pool, filling)) filling = BLOCK_POOL_NONE;
-    *is_fresh = pool->idle[class] < BLOCKS_BEING_READ;
+    *is_fresh = pool->idle[class] < being_read(BLOCKS_BEING_READ, pool->class_bytes[class]);
     if (*is_fresh && filling == BLOCK_POOL_NONE) filling = new_chunk(pool, class);
     if (*is_fresh && filling != BLOCK_POOL_NONE) return filling;
     *is_fresh = false;
