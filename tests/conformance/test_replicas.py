@@ -96,7 +96,8 @@ def test_a_replica_is_sent_all_keys_and_then_every_change(pair: tuple[str, str],
         client.execute_command("SELECT", 3)
         client.set("third", 3)
         client.execute_command("SELECT", 0)
-        eventually(lambda: replica.client.exists("short") == 0, "the end of a key")
+        settled(primary, replica)
+        eventually(lambda: all(each.client.exists("short") == 0 for each in (primary, replica)), "the end of a key")
         assert_follows(primary, replica)
 
 
