@@ -13,10 +13,12 @@
 #include "net/lwip/connection.h"
 #include "net/lwip/demultiplex.h"
 #include "net/lwip/early.h"
+#include "net/lwip/hooks.h"
 #include "net/lwip/pools.h"
 #include "net/lwip/receive_window.h"
 #include "net/lwip/recovery.h"
 #include "net/lwip/sending.h"
+#include "net/lwip/stack.h"
 
 #define CONNECTIONS 100u
 #define MTU 1500u
@@ -393,6 +395,88 @@ static void test_marks_are_spread_over_what_is_under_way(void) {
     CHECK(round_trips_acknowledged(&trips, 1000, 5) == 0);
 }
 
+/* ---- what acknowledgements change -------------------------------------------------------------------------------- */
+
+#define MEGABYTE (1u << 20)
+#define HELD 0xfff00000u /* sequence numbers go round */
+
+static struct connections served;
+static struct transport transport;
+
+static void *accept_any(void *context, struct connection *connection) {
+    (void)context;
+    return connection;
+}
+
+/* A connection of a peer with SACK, with nothing under way. */
+static struct lwip_connection *open_served(struct tcp_pcb *pcb) {
+    struct error error;
+    transport.events.opened = accept_any;
+    CHECK(connections_open(&served, &transport, 4, &error) == 0);
+    timer_wheel_open(&stack.silences, 1);
+    *pcb = (struct tcp_pcb){.state = ESTABLISHED, .flags = TF_SACK, .mss = 1000, .snd_nxt = HELD, .lastack = HELD};
+    pcb->snd_buf = pcb->snd_wnd = pcb->snd_wnd_max = MEGABYTE;
+    pcb->rcv_wnd = RECEIVE_WINDOW_FIRST_BYTES;
+    struct listener listener = {.connections = &served};
+    CHECK(connection_accept(&listener, pcb, ERR_OK) == ERR_OK);
+    return connection_of(pcb);
+}
+
+static void close_served(struct lwip_connection *connection) {
+    recovery_close(&connection->recovery);
+    connection->pcb = NULL;
+    connections_close(&served);
+}
+
+/* Lets `size` more bytes go out, and come. */
+static void acknowledge(struct tcp_pcb *pcb, uint32_t size) {
+    const struct pbuf data = {0};
+    pcb->snd_nxt += size;
+    struct tcp_hdr header = {.ackno = pcb->snd_nxt};
+    TCPH_HDRLEN_FLAGS_SET(&header, 5, TCP_ACK);
+    CHECK(stack_before_input(pcb, &header, 0, &data) == ERR_OK);
+    pcb->lastack = pcb->snd_nxt;
+}
+
+static void test_no_sequence_number_falls_so_far_behind_that_it_seems_to_lie_ahead(void) {
+    struct tcp_pcb pcb;
+    struct lwip_connection *connection = open_served(&pcb);
+    const struct recovery *recovery = &connection->recovery;
+    for (int i = 0; i < 5000; i++) {
+        acknowledge(&pcb, MEGABYTE);
+        CHECK(TCP_SEQ_GEQ(recovery->acknowledged, recovery->until));
+        CHECK(TCP_SEQ_GEQ(recovery->acknowledged, recovery->spared_until));
+        CHECK(TCP_SEQ_GEQ(recovery->acknowledged, recovery->resent_until));
+        CHECK(TCP_SEQ_GEQ(recovery->acknowledged, recovery->late_until));
+    }
+    close_served(connection);
+}
+
+static void test_a_timeout_stays_doubled_until_a_round_trip_is_measured(void) {
+    struct tcp_pcb pcb;
+    struct lwip_connection *connection = open_served(&pcb);
+    struct round_trips *trips = &connection->recovery.round_trips;
+    int16_t first = pcb.rto;
+    CHECK(first * TCP_SLOW_INTERVAL >= 1000 && pcb.sv == first && pcb.sa == 0);
+    for (int i = 0; i < 100; i++) round_trips_add(trips, 50000);
+    acknowledge(&pcb, 1000);
+    int16_t once = pcb.rto;
+    CHECK(once * TCP_SLOW_INTERVAL >= 250 && once < first && pcb.sv == once);
+    pcb.snd_nxt += 1000; /* is under way */
+    pcb.flags |= TF_RTO;
+    pcb.nrtx = 1;
+    recovery_watch_timer(connection);
+    CHECK(pcb.rto * TCP_SLOW_INTERVAL >= 500);
+    pcb.rttest = 1; /* lwIP would measure what it sends again */
+    acknowledge(&pcb, 0);
+    CHECK(pcb.rto * TCP_SLOW_INTERVAL >= 500 && pcb.sv == pcb.rto && pcb.rttest == 0);
+    pcb.flags &= (tcpflags_t)~TF_RTO;
+    round_trips_add(trips, 50000);
+    acknowledge(&pcb, 1000);
+    CHECK(pcb.rto <= once);
+    close_served(connection);
+}
+
 int main(void) {
     RUN(test_a_piece_given_back_is_taken_again);
     RUN(test_every_size_that_lwip_may_ask_for_has_a_pool);
@@ -416,5 +500,7 @@ int main(void) {
     RUN(test_broken_options_tell_nothing);
     RUN(test_an_acknowledgement_within_a_marked_packet_is_a_sample);
     RUN(test_marks_are_spread_over_what_is_under_way);
+    RUN(test_no_sequence_number_falls_so_far_behind_that_it_seems_to_lie_ahead);
+    RUN(test_a_timeout_stays_doubled_until_a_round_trip_is_measured);
     return 0;
 }

@@ -45,6 +45,29 @@ static void test_large_variation_is_waited_for(void) {
     CHECK(round_trips_timeout_us(&trips) < ROUND_TRIP_US + LEAST_US + 1000);
 }
 
+/* Round trips grow from 50 to 400 ms: every acknowledgement comes after a timeout, and none of them is a sample. */
+static void test_timeouts_double_it_until_there_is_a_sample(void) {
+    struct round_trips trips = steady(ROUND_TRIP_US);
+    uint64_t timeout_us = round_trips_timeout_us(&trips);
+    int timeouts = 0;
+    for (; round_trips_timeout_us(&trips) <= 400000; timeouts++) round_trips_double(&trips);
+    CHECK(timeouts == 1 && round_trips_timeout_us(&trips) == 2 * timeout_us);
+    round_trips_sent(&trips, 0, 1000, 0, 1000000);
+    CHECK(round_trips_acknowledged(&trips, 1000, 1400000) == 400000);
+    CHECK(trips.doubled == 0 && round_trips_timeout_us(&trips) > 400000);
+}
+
+static void test_a_timeout_is_bounded_however_often_it_doubles(void) {
+    struct round_trips trips = {0};
+    CHECK(round_trips_timeout_us(&trips) == 1000000); /* nothing was measured */
+    for (int i = 0; i < 6; i++) round_trips_double(&trips);
+    CHECK(round_trips_timeout_us(&trips) == 64000000);
+    for (int i = 0; i < 300; i++) round_trips_double(&trips);
+    CHECK(round_trips_timeout_us(&trips) == ROUND_TRIPS_TIMEOUT_MOST_US);
+    trips = steady(UINT32_MAX / 2);
+    CHECK(round_trips_timeout_us(&trips) == 10000000);
+}
+
 static void test_a_sample_is_of_the_mark_in_which_an_acknowledgement_ends(void) {
     struct round_trips trips = {0};
     for (uint32_t i = 0; i < 4; i++) round_trips_sent(&trips, i * 1000, i * 1000 + 1000, 4000, 1000000 + i * 10000);
@@ -60,6 +83,8 @@ int main(void) {
     RUN(test_a_first_sample_counts_three_times);
     RUN(test_a_round_trip_may_become_longer_by_the_least_at_once);
     RUN(test_large_variation_is_waited_for);
+    RUN(test_timeouts_double_it_until_there_is_a_sample);
+    RUN(test_a_timeout_is_bounded_however_often_it_doubles);
     RUN(test_a_sample_is_of_the_mark_in_which_an_acknowledgement_ends);
     return 0;
 }

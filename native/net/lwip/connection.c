@@ -29,9 +29,6 @@ static_assert(TCP_MSS <= SEGMENT_BYTES, "a segment is at least a frame");
 #define EARLY_BLOCKS 8192u /* of all connections: see early.h */
 #define BUFFER_MOST_BYTES RECOVERY_WINDOW_MOST_BYTES
 #define WRITE_BYTES 0xffffu /* tcp_write and tcp_recved take no more at once */
-#define TICK_US (TCP_SLOW_INTERVAL * 1000u)
-#define TIMEOUT_MOST_TICKS (10000 / TCP_SLOW_INTERVAL) /* before it is doubled */
-#define FIRST_TIMEOUT_TICKS (1000 / TCP_SLOW_INTERVAL)
 
 static struct lwip_connection *of(struct connection *connection) {
     return (struct lwip_connection *)connection;
@@ -183,17 +180,6 @@ static err_t on_received(void *argument, struct tcp_pcb *pcb, struct pbuf *chain
     return ERR_OK;
 }
 
-/* In place of lwIP's estimate, which its back-off doubles. The tick that it counts first may come at once. */
-static void set_timeout(const struct lwip_connection *connection) {
-    const struct round_trips *trips = &connection->recovery.round_trips;
-    struct tcp_pcb *pcb = connection->pcb;
-    if (trips->smoothed_us == 0) return;
-    uint64_t ticks = (round_trips_timeout_us(trips) + TICK_US - 1) / TICK_US + 1;
-    if (ticks > TIMEOUT_MOST_TICKS) ticks = TIMEOUT_MOST_TICKS;
-    pcb->sa = 0;
-    pcb->sv = pcb->rto = (int16_t)ticks;
-}
-
 static void extend_close(struct lwip_connection *connection) {
     uint64_t deadline_us = clock_monotonic_us() + CLOSE_US;
     connection->deadline_us = deadline_us < connection->last_us ? deadline_us : connection->last_us;
@@ -201,7 +187,6 @@ static void extend_close(struct lwip_connection *connection) {
 
 static err_t on_acknowledged(void *argument, struct tcp_pcb *pcb, uint16_t length) {
     struct lwip_connection *connection = argument;
-    set_timeout(connection);
     /* A probe of a closed window may have been all that there was left to send: lwIP would go on probing with nothing. */
     if (!pcb->unsent) pcb->persist_backoff = 0;
     assert(length <= connection->written_bytes);
@@ -255,7 +240,7 @@ static void set_up(struct lwip_connection *connection, struct tcp_pcb *pcb) {
     name_end(connection->base.local, sizeof connection->base.local, &pcb->local_ip, pcb->local_port);
     tcp_nagle_disable(pcb);
     ip_set_option(pcb, SOF_KEEPALIVE);
-    pcb->rto = pcb->sv = FIRST_TIMEOUT_TICKS;
+    pcb->rttest = 0; /* lwIP's measurement of the handshake would change the timeout */
     tcp_arg(pcb, connection);
     tcp_recv(pcb, on_received);
     tcp_sent(pcb, on_acknowledged);

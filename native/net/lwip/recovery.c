@@ -9,6 +9,7 @@
 #include "net/lwip/stack.h"
 
 #define DUPLICATES 3u /* DupThresh */
+#define TICK_US (TCP_SLOW_INTERVAL * 1000u) /* of lwIP's retransmission timer */
 #define TIMEOUTS_UNTIL_DOUBT 2u /* a peer may forget what it has reported (RFC 2018, section 8) */
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
@@ -138,6 +139,9 @@ static void take_acknowledgement(struct recovery *recovery, const struct tcp_pcb
     recovery->timeouts = 0;
     if (TCP_SEQ_LT(recovery->resent_until, told->acknowledged)) recovery->resent_until = told->acknowledged;
     if (TCP_SEQ_LT(recovery->late_until, told->acknowledged)) recovery->late_until = told->acknowledged;
+    /* What falls behind by 2 GB would seem to lie ahead. */
+    if (TCP_SEQ_LT(recovery->until, told->acknowledged)) recovery->until = told->acknowledged;
+    if (TCP_SEQ_LT(recovery->spared_until, told->acknowledged)) recovery->spared_until = told->acknowledged;
     /* What fills a gap acknowledges, late, what came long before. */
     if (whole) told->sample_us = round_trips_acknowledged(&recovery->round_trips, told->acknowledged, told->now_us);
     if (told->sample_us > 0) recovery->probe.measured = true;
@@ -345,11 +349,22 @@ static void take_answer(struct recovery *recovery, const struct tcp_pcb *pcb, co
         recovery->late_until = recovery->probe.first;
 }
 
+/* The tick that lwIP counts first may come at once. */
+static int16_t timeout_ticks(const struct round_trips *trips) {
+    return (int16_t)((round_trips_timeout_us(trips) + TICK_US - 1) / TICK_US + 1);
+}
+
 /* Until two ticks before lwIP's timer runs out: it counts them, and may count the next one at once. */
 static uint64_t until_timeout_us(const struct tcp_pcb *pcb, bool begins_anew) {
     int past = begins_anew || pcb->rtime < 0 ? 0 : pcb->rtime;
     int left = pcb->rto - past - 2;
-    return left > 0 ? (uint64_t)left * TCP_SLOW_INTERVAL * 1000u : 0;
+    return left > 0 ? (uint64_t)left * TICK_US : 0;
+}
+
+/* In place of lwIP's estimate, which it takes when an acknowledgement comes, and doubles when its timer runs out. */
+static void set_timeout(const struct recovery *recovery, struct tcp_pcb *pcb) {
+    pcb->sa = 0;
+    pcb->sv = pcb->rto = timeout_ticks(&recovery->round_trips);
 }
 
 /* `next`: SND.NXT. `acknowledged`: lwIP's timer is about to begin anew. */
@@ -407,6 +422,7 @@ void recovery_open(struct recovery *recovery, struct tcp_pcb *pcb, uint32_t wire
     recovery->acknowledged = recovery->until = recovery->resent_until = recovery->late_until = pcb->snd_nxt;
     recovery->spared_until = pcb->snd_nxt;
     rack_open(&recovery->rack, pcb->snd_nxt);
+    set_timeout(recovery, pcb);
 }
 
 void recovery_close(struct recovery *recovery) {
@@ -458,6 +474,8 @@ void recovery_watch_timer(struct lwip_connection *connection) {
     tail_probe_forget(&recovery->probe);
     timer_stop(&recovery->timer);
     round_trips_forget(&recovery->round_trips);
+    round_trips_double(&recovery->round_trips);
+    pcb->rto = timeout_ticks(&recovery->round_trips); /* lwIP knows no bound */
 }
 
 err_t stack_before_input(struct tcp_pcb *pcb, struct tcp_hdr *header, u16_t options_bytes, const struct pbuf *data) {
@@ -471,10 +489,12 @@ err_t stack_before_input(struct tcp_pcb *pcb, struct tcp_hdr *header, u16_t opti
         .acknowledged = header->ackno, .now_us = clock_monotonic_us(), .answer = {.acknowledged = header->ackno}};
     pcb->dupacks = 0;
     pcb->ssthresh = pcb->bytes_acked = 0;
+    pcb->rttest = 0; /* lwIP's measurement */
     if (TCP_SEQ_LT(told.acknowledged, recovery->acknowledged) || TCP_SEQ_GT(told.acknowledged, pcb->snd_nxt))
         return ERR_OK;
     take_acknowledgement(recovery, pcb, header, options_bytes, data, &told);
     take_answer(recovery, pcb, &told);
+    if (told.bytes > 0) set_timeout(recovery, pcb);
     respond(connection, &told);
     if (told.bytes > 0 || told.delivered > 0) watch_silence(recovery, pcb, pcb->snd_nxt, told.bytes > 0, told.now_us);
     connection_enlarge_buffer(connection);

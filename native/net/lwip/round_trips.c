@@ -8,6 +8,9 @@
 #define VARIATION_WEIGHT 4u /* and of the variation a fourth */
 #define VARIATIONS 4u /* that a round trip may be longer */
 #define LEAST_VARIATIONS_US 200000u
+#define FIRST_TIMEOUT_US 1000000u
+#define TIMEOUT_MOST_US 10000000u /* before it is doubled */
+#define DOUBLED_MOST 7u
 
 static bool is_before(uint32_t left, uint32_t right) {
     return (int32_t)(left - right) < 0;
@@ -15,6 +18,7 @@ static bool is_before(uint32_t left, uint32_t right) {
 
 void round_trips_add(struct round_trips *trips, uint32_t sample_us) {
     if (sample_us == 0) sample_us = 1;
+    trips->doubled = 0;
     uint64_t smoothed_us = trips->smoothed_us;
     if (smoothed_us == 0) {
         trips->smoothed_us = trips->least_us = sample_us;
@@ -58,7 +62,15 @@ uint32_t round_trips_acknowledged(struct round_trips *trips, uint32_t acknowledg
 
 uint64_t round_trips_timeout_us(const struct round_trips *trips) {
     uint64_t more_us = (uint64_t)trips->variation_us * VARIATIONS;
-    return trips->smoothed_us + (more_us > LEAST_VARIATIONS_US ? more_us : LEAST_VARIATIONS_US);
+    uint64_t timeout_us = trips->smoothed_us + (more_us > LEAST_VARIATIONS_US ? more_us : LEAST_VARIATIONS_US);
+    if (trips->smoothed_us == 0) timeout_us = FIRST_TIMEOUT_US;
+    if (timeout_us > TIMEOUT_MOST_US) timeout_us = TIMEOUT_MOST_US;
+    timeout_us <<= trips->doubled;
+    return timeout_us < ROUND_TRIPS_TIMEOUT_MOST_US ? timeout_us : ROUND_TRIPS_TIMEOUT_MOST_US;
+}
+
+void round_trips_double(struct round_trips *trips) {
+    if (trips->doubled < DOUBLED_MOST) trips->doubled++;
 }
 
 void round_trips_forget(struct round_trips *trips) {

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #define ROUND_TRIPS_MARKS 16u
+#define ROUND_TRIPS_TIMEOUT_MOST_US 120000000u /* as Linux has it */
 
 struct round_trips {
     struct {
@@ -18,6 +19,7 @@ struct round_trips {
     uint32_t oldest, count;
     uint32_t smoothed_us, least_us; /* SRTT; 0: nothing was measured yet */
     uint32_t variation_us; /* RTTVAR */
+    uint8_t doubled; /* timeouts since the last sample */
 };
 
 void round_trips_add(struct round_trips *trips, uint32_t sample_us);
@@ -26,8 +28,12 @@ void round_trips_sent(struct round_trips *trips, uint32_t first, uint32_t end, u
 /* All before it is acknowledged. Returns what that shows of a round trip; 0: nothing. */
 uint32_t round_trips_acknowledged(struct round_trips *trips, uint32_t acknowledged, uint64_t now_us);
 /* The retransmission timeout (RFC 6298, section 2.3): SRTT + max(200 ms, 4 RTTVAR), as Linux has it. The 200 ms bound the
- * variation, not the sum: a round trip of 150 ms may still become 200 ms longer all at once. */
+ * variation, not the sum: a round trip of 150 ms may still become 200 ms longer all at once. It is a second before the first
+ * sample, and doubled by every timeout since the last one, up to 120 s. */
 uint64_t round_trips_timeout_us(const struct round_trips *trips);
+/* It ran out. The next one is twice as long until there is a sample: what is acknowledged meanwhile was sent twice, so a
+ * round trip that has become longer than the timeout would never be measured (section 5.7, Karn's algorithm). */
+void round_trips_double(struct round_trips *trips);
 /* Data goes out again: which of the two an acknowledgement is for cannot be told (Karn's algorithm). */
 void round_trips_forget(struct round_trips *trips);
 
