@@ -477,6 +477,76 @@ static void test_a_timeout_stays_doubled_until_a_round_trip_is_measured(void) {
     close_served(connection);
 }
 
+/* Tells that everything before `acknowledged` has come, and of one block. */
+static void report_block(struct tcp_pcb *pcb, uint32_t acknowledged, uint32_t left, uint32_t right) {
+    const struct pbuf data = {0};
+    struct {
+        struct tcp_hdr header;
+        uint8_t options[12];
+    } segment = {.header.ackno = acknowledged, .options = {1, 1, 5, 10}};
+    TCPH_HDRLEN_FLAGS_SET(&segment.header, 8, TCP_ACK);
+    for (int i = 0; i < 4; i++) {
+        segment.options[4 + i] = (uint8_t)(left >> (24 - 8 * i));
+        segment.options[8 + i] = (uint8_t)(right >> (24 - 8 * i));
+    }
+    CHECK(stack_before_input(pcb, &segment.header, sizeof segment.options, &data) == ERR_OK);
+    pcb->lastack = acknowledged;
+}
+
+/* 100 frames are under way when lwIP's timer runs out for the `timeouts`th time, and it sends some again. */
+static void time_out(struct lwip_connection *connection, uint8_t timeouts, uint32_t first, uint32_t end) {
+    struct tcp_pcb *pcb = connection->pcb;
+    if (pcb->snd_nxt == HELD) {
+        recovery_sent(connection, HELD, HELD + 100000, false);
+        pcb->snd_nxt = HELD + 100000;
+    }
+    pcb->flags |= TF_RTO;
+    pcb->nrtx = timeouts;
+    recovery_watch_timer(connection);
+    recovery_sent(connection, first, end, true);
+}
+
+static void test_what_is_lost_behind_a_needless_timeout_is_probed_for(void) {
+    struct tcp_pcb pcb;
+    struct lwip_connection *connection = open_served(&pcb);
+    const struct recovery *recovery = &connection->recovery;
+    time_out(connection, 1, HELD, HELD + 16000);
+    CHECK(recovery->timed_out && recovery->timer.due_us == 0);
+    report_block(&pcb, HELD + 16000, HELD, HELD + 16000); /* all that was sent again came twice */
+    CHECK(!recovery->timed_out && recovery->spared_until == HELD + 100000);
+    CHECK(recovery->probe.measured && recovery->timer.due_us > 0);
+    close_served(connection);
+}
+
+static void test_what_the_timer_sent_again_shows_no_later_timeout_to_be_needless(void) {
+    struct tcp_pcb pcb;
+    struct lwip_connection *connection = open_served(&pcb);
+    const struct recovery *recovery = &connection->recovery;
+    time_out(connection, 1, HELD, HELD + 16000);
+    report_block(&pcb, HELD + 1000, HELD + 20000, HELD + 21000); /* it was late */
+    CHECK(!recovery->timed_out && recovery->spared_until == HELD + 100000);
+    time_out(connection, 1, HELD + 1000, HELD + 2000);
+    CHECK(recovery->timed_out);
+    report_block(&pcb, HELD + 1000, HELD + 10000, HELD + 11000);
+    CHECK(recovery->timed_out);
+    report_block(&pcb, HELD + 1000, HELD + 30000, HELD + 31000);
+    CHECK(!recovery->timed_out);
+    close_served(connection);
+}
+
+static void test_after_two_timeouts_reports_are_not_believed(void) {
+    struct tcp_pcb pcb;
+    struct lwip_connection *connection = open_served(&pcb);
+    const struct recovery *recovery = &connection->recovery;
+    time_out(connection, 1, HELD, HELD + 16000);
+    report_block(&pcb, HELD, HELD + 20000, HELD + 21000);
+    CHECK(!recovery->timed_out);
+    time_out(connection, 2, HELD, HELD + 16000); /* the peer may have forgotten the block, and told of it before */
+    report_block(&pcb, HELD, HELD + 20000, HELD + 21000);
+    CHECK(recovery->timed_out);
+    close_served(connection);
+}
+
 int main(void) {
     RUN(test_a_piece_given_back_is_taken_again);
     RUN(test_every_size_that_lwip_may_ask_for_has_a_pool);
@@ -502,5 +572,8 @@ int main(void) {
     RUN(test_marks_are_spread_over_what_is_under_way);
     RUN(test_no_sequence_number_falls_so_far_behind_that_it_seems_to_lie_ahead);
     RUN(test_a_timeout_stays_doubled_until_a_round_trip_is_measured);
+    RUN(test_what_is_lost_behind_a_needless_timeout_is_probed_for);
+    RUN(test_what_the_timer_sent_again_shows_no_later_timeout_to_be_needless);
+    RUN(test_after_two_timeouts_reports_are_not_believed);
     return 0;
 }

@@ -26,7 +26,7 @@ static struct cubic open_window(void) {
 static struct undo in_recovery(void) {
     struct cubic cubic = open_window();
     struct undo undo;
-    undo_begin(&undo, &cubic, frame(0), frame(0), frame(0));
+    undo_begin(&undo, &cubic, frame(0), frame(0), frame(0), 0);
     undo_sent_again(&undo, frame(2), frame(3));
     undo_sent_again(&undo, frame(3), frame(4));
     return undo;
@@ -36,7 +36,7 @@ static struct undo in_recovery(void) {
 static struct undo timed_out(void) {
     struct cubic cubic = open_window();
     struct undo undo;
-    undo_begin(&undo, &cubic, frame(0), frame(0), frame(10));
+    undo_begin(&undo, &cubic, frame(0), frame(0), frame(10), 0);
     undo_sent_again(&undo, frame(0), frame(4));
     return undo;
 }
@@ -78,6 +78,23 @@ static void test_what_was_sent_once_comes_after_a_timeout_if_it_was_late(void) {
 static void test_after_a_timeout_too_all_may_come_twice(void) {
     struct undo undo = timed_out();
     CHECK(!undo_take_twice(&undo, frames(0, 1)) && undo_take_twice(&undo, frames(1, 4)));
+}
+
+/* Frames 2 and 3 were sent again before the timer ran out: reports of these say nothing of what is sent again after it. */
+static void test_what_was_sent_again_before_a_timeout_has_to_come_twice_as_well(void) {
+    struct cubic cubic = open_window();
+    struct undo undo = in_recovery();
+    undo_begin(&undo, &cubic, frame(0), frame(4), frame(10), undo.again_bytes);
+    undo_sent_again(&undo, frame(0), frame(2));
+    CHECK(!undo_take_twice(&undo, frames(2, 4)));
+    CHECK(undo_take_twice(&undo, frames(0, 2)));
+}
+
+static void test_reports_are_counted_although_nothing_can_be_undone(void) {
+    struct undo undo = in_recovery();
+    undo_forget(&undo);
+    CHECK(!undo_take_twice(&undo, frames(2, 3)) && undo.again_bytes == FRAME);
+    CHECK(!undo_take_twice(&undo, frames(3, 4)) && undo.again_bytes == 0);
 }
 
 static void test_what_is_forgotten_is_not_undone(void) {
@@ -132,6 +149,8 @@ int main(void) {
     RUN(test_what_was_not_sent_again_was_doubled_by_the_network);
     RUN(test_what_was_sent_once_comes_after_a_timeout_if_it_was_late);
     RUN(test_after_a_timeout_too_all_may_come_twice);
+    RUN(test_what_was_sent_again_before_a_timeout_has_to_come_twice_as_well);
+    RUN(test_reports_are_counted_although_nothing_can_be_undone);
     RUN(test_what_is_forgotten_is_not_undone);
     RUN(test_the_window_is_what_it_was_and_grows_as_if_no_time_had_passed);
     RUN(test_a_timeout_is_undone_too_but_not_what_has_grown_since);

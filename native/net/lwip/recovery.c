@@ -56,7 +56,9 @@ struct told {
     uint32_t delivered; /* what is known to have arrived only now */
     uint32_t sample_us;
     uint64_t now_us;
-    uint64_t late_us; /* when that was sent whose coming shows that a timeout was needless; 0: nothing did */
+    uint64_t
+        late_us; /* when the last of that was sent whose coming shows that a timeout was needless; 0: nothing did */
+    bool undone; /* it showed that nothing needed to be sent again */
     struct scoreboard_range twice; /* what it says came twice; empty: nothing */
     struct tail_probe_answer answer;
 };
@@ -67,7 +69,10 @@ static void take_missing(struct recovery *recovery, uint32_t left, uint32_t righ
     struct scoreboard_range gap = {.right = left};
     while (scoreboard_gap(&recovery->board, gap.right, right, &gap)) {
         rack_take(&recovery->rack, gap.left, gap.right, resent_until, recovery->round_trips.least_us, told->now_us);
-        if (undo_take(&recovery->undo, gap)) told->late_us = timeline_at(&recovery->rack.first, gap.right - 1);
+        if (!undo_take(&recovery->undo, gap)) continue;
+        uint32_t end = TCP_SEQ_LT(recovery->undo.until, gap.right) ? recovery->undo.until : gap.right;
+        uint64_t sent_us = timeline_at(&recovery->rack.first, end - 1);
+        if (told->late_us < sent_us) told->late_us = sent_us;
     }
 }
 
@@ -257,7 +262,21 @@ static void send_gaps(struct lwip_connection *connection, const struct told *tol
     }
 }
 
+static bool is_probe_under_way(const struct recovery *recovery) {
+    return recovery->probe.out && TCP_SEQ_GT(recovery->probe.end, recovery->acknowledged);
+}
+
+/* What was sent again already, and may still be reported to have come twice. */
+static uint32_t unreported_bytes(const struct recovery *recovery) {
+    if (TCP_SEQ_GT(recovery->resent_until, recovery->acknowledged)) return recovery->undo.again_bytes;
+    return is_probe_under_way(recovery) ? recovery->probe.end - recovery->probe.first : 0;
+}
+
 static void begin(struct recovery *recovery, struct tcp_pcb *pcb) {
+    uint32_t again_until = recovery->resent_until;
+    if (is_probe_under_way(recovery) && TCP_SEQ_LT(again_until, recovery->probe.end)) again_until = recovery->probe.end;
+    undo_begin(&recovery->undo, &recovery->cubic, recovery->acknowledged, again_until, again_until,
+               unreported_bytes(recovery));
     recovery->active = true;
     recovery->until = pcb->snd_nxt;
     recovery->resent_until = recovery->acknowledged;
@@ -268,8 +287,6 @@ static void begin(struct recovery *recovery, struct tcp_pcb *pcb) {
     recovery->rack.resent_from = recovery->rack.resent_until = recovery->acknowledged;
     timeline_clear(&recovery->rack.again);
     tail_probe_forget(&recovery->probe);
-    undo_begin(&recovery->undo, &recovery->cubic, recovery->acknowledged, recovery->acknowledged,
-               recovery->acknowledged);
     cubic_lose(&recovery->cubic);
     stack.recoveries++;
     round_trips_forget(&recovery->round_trips);
@@ -290,12 +307,16 @@ static void go_on(struct lwip_connection *connection, const struct told *told, u
 }
 
 /* Nothing needed to be sent again. */
-static void take_back(struct recovery *recovery, const struct told *told) {
+static void take_back(struct recovery *recovery, struct told *told) {
+    told->undone = true;
     cubic_undo(&recovery->cubic, &recovery->undo.before, told->now_us);
     /* Else the timer runs out as early the next time (RFC 4015, section 3.2). */
     if (told->late_us > 0) round_trips_add(&recovery->round_trips, (uint32_t)(told->now_us - told->late_us));
     undo_forget(&recovery->undo);
-    if (recovery->timed_out) recovery->spared_until = recovery->until;
+    if (recovery->timed_out) {
+        recovery->spared_until = recovery->until;
+        recovery->probe.measured = true; /* what is spared may be lost all the same: a probe shows it */
+    }
     if (recovery->active) rack_end_recovery(&recovery->rack);
     recovery->timed_out = recovery->active = false;
     stack.undone++;
@@ -333,7 +354,7 @@ static void respond(struct lwip_connection *connection, const struct told *told)
 /* ---- silence ----------------------------------------------------------------------------------------------------- */
 
 /* Where the peer has what was sent again two round trips later, it will not get what is missing before. */
-static void take_answer(struct recovery *recovery, const struct tcp_pcb *pcb, const struct told *told) {
+static void take_answer(struct recovery *recovery, const struct tcp_pcb *pcb, struct told *told) {
     const struct scoreboard *board = &recovery->board;
     const struct tail_probe_answer *answer = &told->answer;
     if (answer->came_twice && answer->twice_until != recovery->probe.end)
@@ -433,6 +454,7 @@ void recovery_sent(struct lwip_connection *connection, uint32_t first, uint32_t 
     struct recovery *recovery = &connection->recovery;
     if (again) {
         undo_sent_again(&recovery->undo, first, end);
+        if (recovery->timed_out && TCP_SEQ_LT(recovery->resent_until, end)) recovery->resent_until = end;
         round_trips_forget(&recovery->round_trips);
         return;
     }
@@ -444,7 +466,8 @@ void recovery_sent(struct lwip_connection *connection, uint32_t first, uint32_t 
 
 /* What was sent once may come late, if the board tells of all that has come. Probes were sent for the second time. */
 static void watch_late(struct recovery *recovery, const struct tcp_pcb *pcb) {
-    bool knows = (pcb->flags & TF_SACK) && recovery->board.count < SCOREBOARD_RANGES;
+    bool knows = (pcb->flags & TF_SACK) && recovery->board.count < SCOREBOARD_RANGES &&
+                 recovery->timeouts < TIMEOUTS_UNTIL_DOUBT;
     if (recovery->timed_out || !knows) {
         undo_forget(&recovery->undo);
         return;
@@ -452,7 +475,8 @@ static void watch_late(struct recovery *recovery, const struct tcp_pcb *pcb) {
     uint32_t until = pcb->snd_nxt;
     const struct tail_probe *probe = &recovery->probe;
     if (TCP_SEQ_GT(probe->end, recovery->acknowledged) && TCP_SEQ_LT(probe->first, until)) until = probe->first;
-    undo_begin(&recovery->undo, &recovery->cubic, recovery->acknowledged, recovery->resent_until, until);
+    undo_begin(&recovery->undo, &recovery->cubic, recovery->acknowledged, recovery->resent_until, until,
+               unreported_bytes(recovery));
 }
 
 void recovery_watch_timer(struct lwip_connection *connection) {
@@ -496,7 +520,8 @@ err_t stack_before_input(struct tcp_pcb *pcb, struct tcp_hdr *header, u16_t opti
     take_answer(recovery, pcb, &told);
     if (told.bytes > 0) set_timeout(recovery, pcb);
     respond(connection, &told);
-    if (told.bytes > 0 || told.delivered > 0) watch_silence(recovery, pcb, pcb->snd_nxt, told.bytes > 0, told.now_us);
+    if (told.bytes > 0 || told.delivered > 0 || told.undone)
+        watch_silence(recovery, pcb, pcb->snd_nxt, told.bytes > 0, told.now_us);
     connection_enlarge_buffer(connection);
     return ERR_OK;
 }

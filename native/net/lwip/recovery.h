@@ -40,7 +40,7 @@ struct recovery {
     bool timed_out; /* lwIP sends all again; `until`: what had been sent then */
     uint8_t timeouts; /* without progress: lwIP's count, as last seen */
     uint32_t until; /* RecoveryPoint: what had been sent when the loss was noticed */
-    uint32_t resent_until; /* HighRxt: gaps before it were sent again */
+    uint32_t resent_until; /* HighRxt: gaps before it were sent again, or what lwIP sent again after a timeout */
     uint32_t first_gap; /* where it was when it was last sent again, which may be more than once */
     uint64_t first_gap_us; /* and when that was */
     struct rack rack;

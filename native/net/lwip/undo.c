@@ -12,8 +12,10 @@ static uint32_t overlap(struct scoreboard_range range, uint32_t from, uint32_t u
     return is_before(left, right) ? right - left : 0;
 }
 
-void undo_begin(struct undo *undo, const struct cubic *cubic, uint32_t begin, uint32_t from, uint32_t until) {
-    *undo = (struct undo){.before = *cubic, .possible = true, .begin = begin, .from = from, .until = until};
+void undo_begin(struct undo *undo, const struct cubic *cubic, uint32_t begin, uint32_t from, uint32_t until,
+                uint32_t again_bytes) {
+    *undo = (struct undo){
+        .before = *cubic, .possible = true, .begin = begin, .from = from, .until = until, .again_bytes = again_bytes};
 }
 
 void undo_forget(struct undo *undo) {
@@ -28,9 +30,9 @@ void undo_sent_again(struct undo *undo, uint32_t first, uint32_t end) {
 bool undo_take_twice(struct undo *undo, struct scoreboard_range twice) {
     /* The network doubles frames, too. */
     uint32_t bytes = overlap(twice, undo->begin, undo->from);
-    if (!undo->possible || bytes == 0 || undo->again_bytes == 0) return false;
+    if (bytes == 0 || undo->again_bytes == 0) return false;
     undo->again_bytes -= bytes < undo->again_bytes ? bytes : undo->again_bytes;
-    return undo->again_bytes == 0;
+    return undo->possible && undo->again_bytes == 0;
 }
 
 bool undo_take(const struct undo *undo, struct scoreboard_range come) {

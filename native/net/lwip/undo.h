@@ -25,8 +25,10 @@ struct undo {
     uint32_t again_bytes; /* sent again, and not reported to have come twice */
 };
 
-/* Before the window shrinks. [from, until): after a timeout, what has been sent once. */
-void undo_begin(struct undo *undo, const struct cubic *cubic, uint32_t begin, uint32_t from, uint32_t until);
+/* Before the window shrinks. [from, until): after a timeout, what has been sent once. `again_bytes` were sent again before,
+ * and reports that they came twice would seem to be about what is sent again from now on: these have to come, too. */
+void undo_begin(struct undo *undo, const struct cubic *cubic, uint32_t begin, uint32_t from, uint32_t until,
+                uint32_t again_bytes);
 void undo_forget(struct undo *undo);
 void undo_sent_again(struct undo *undo, uint32_t first, uint32_t end);
 /* The peer reports that this came twice. Returns whether nothing needed to be sent again. */
