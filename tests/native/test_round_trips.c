@@ -68,6 +68,22 @@ static void test_a_timeout_is_bounded_however_often_it_doubles(void) {
     CHECK(round_trips_timeout_us(&trips) == 10000000);
 }
 
+/* Eight acknowledgements in each round trip of 50 ms; the first one of them takes 200 ms more. */
+static void test_a_round_trip_with_many_samples_does_not_forget_the_last_one(void) {
+    struct round_trips trips = steady(ROUND_TRIP_US);
+    uint64_t now_us = 1000000;
+    for (uint32_t i = 0; i < 400; i++) {
+        uint32_t first = i * 1000;
+        if (i % 8 == 0)
+            for (uint32_t j = 0; j < 8; j++)
+                round_trips_sent(&trips, first + j * 1000, first + j * 1000 + 1000, 0, now_us);
+        uint64_t came_us = now_us + ROUND_TRIP_US + (i % 8 == 0 ? 200000 : 0);
+        CHECK(round_trips_acknowledged(&trips, first + 1000, came_us) == came_us - now_us);
+        if (i % 8 == 7) now_us += 1000000;
+        if (i > 80) CHECK(round_trips_timeout_us(&trips) > ROUND_TRIP_US + 450000);
+    }
+}
+
 static void test_a_sample_is_of_the_mark_in_which_an_acknowledgement_ends(void) {
     struct round_trips trips = {0};
     for (uint32_t i = 0; i < 4; i++) round_trips_sent(&trips, i * 1000, i * 1000 + 1000, 4000, 1000000 + i * 10000);
@@ -85,6 +101,7 @@ int main(void) {
     RUN(test_large_variation_is_waited_for);
     RUN(test_timeouts_double_it_until_there_is_a_sample);
     RUN(test_a_timeout_is_bounded_however_often_it_doubles);
+    RUN(test_a_round_trip_with_many_samples_does_not_forget_the_last_one);
     RUN(test_a_sample_is_of_the_mark_in_which_an_acknowledgement_ends);
     return 0;
 }

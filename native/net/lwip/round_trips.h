@@ -2,10 +2,12 @@
  * is sent again. lwIP's own clock ticks every 20 ms, and it also times what was sent again.
  *
  * The time is kept of some packets under way, spread over all of them. Every acknowledgement that ends within one of these
- * is a sample: their frames leave together. */
+ * is a sample: their frames leave together. There are many samples in a round trip, and the variation shrinks by the largest
+ * of them, once in each: else it would forget within a round trip what the one before was like (RFC 7323, appendix G). */
 #ifndef REPLAY_NET_LWIP_ROUND_TRIPS_H
 #define REPLAY_NET_LWIP_ROUND_TRIPS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define ROUND_TRIPS_MARKS 16u
@@ -19,9 +21,13 @@ struct round_trips {
     uint32_t oldest, count;
     uint32_t smoothed_us, least_us; /* SRTT; 0: nothing was measured yet */
     uint32_t variation_us; /* RTTVAR */
+    uint32_t off_us; /* the most that a sample of this round trip was off SRTT */
+    uint32_t round_end; /* when more than this is acknowledged, another round trip has passed */
+    bool in_round;
     uint8_t doubled; /* timeouts since the last sample */
 };
 
+/* A sample that is the only one of its round trip. */
 void round_trips_add(struct round_trips *trips, uint32_t sample_us);
 /* Data goes out for the first time, beside so many bytes that are under way. */
 void round_trips_sent(struct round_trips *trips, uint32_t first, uint32_t end, uint32_t under_way, uint64_t now_us);
