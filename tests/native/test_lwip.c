@@ -262,6 +262,22 @@ static void test_reports_begin_with_what_came_last(void) {
     early_close();
 }
 
+static void test_what_came_twice_ahead_of_a_gap_is_noticed_and_its_block_reported_first(void) {
+    struct error error;
+    CHECK(early_open(100, &error) == 0);
+    struct early early = {0};
+    struct early_range ranges[EARLY_RANGES];
+    CHECK(!early_has(&early, 50, 60));
+    CHECK(hold(&early, 50, 60) && hold(&early, 60, 70) && hold(&early, 100, 110));
+    CHECK(!early_has(&early, 40, 60) && !early_has(&early, 60, 80) && !early_has(&early, 80, 90));
+    CHECK(!early_has(&early, 50, 110) && !early_has(&early, 110, 120));
+    CHECK(early_report(&early, ranges) == 2 && ranges[0].left == 100);
+    CHECK(early_has(&early, 60, 70) && early_has(&early, 55, 65) && early_has(&early, 50, 70));
+    CHECK(early_report(&early, ranges) == 2 && ranges[0].left == 50 && ranges[0].right == 70);
+    CHECK(early_has(&early, 100, 110) && early.frames == 3);
+    early_close();
+}
+
 static void test_frames_that_overlap_are_kept_where_they_add_something(void) {
     struct error error;
     CHECK(early_open(100, &error) == 0);
@@ -560,6 +576,7 @@ int main(void) {
     RUN(test_many_with_little_to_say_are_bounded_in_a_turn);
     RUN(test_early_frames_come_back_in_order_when_the_gap_is_filled);
     RUN(test_reports_begin_with_what_came_last);
+    RUN(test_what_came_twice_ahead_of_a_gap_is_noticed_and_its_block_reported_first);
     RUN(test_frames_that_overlap_are_kept_where_they_add_something);
     RUN(test_blocks_of_early_frames_are_bounded);
     RUN(test_a_window_that_is_used_up_doubles_in_a_round_trip);

@@ -94,6 +94,7 @@ static struct tcp_pcb *detach(struct lwip_connection *connection) {
     sending_leave(&stack.sending, connection);
     recovery_close(&connection->recovery);
     early_drop(&connection->early);
+    if (!pcb->ooseq) memset(pcb->rcv_sacks, 0, sizeof pcb->rcv_sacks); /* they told of what was dropped here */
     connection->pcb = NULL;
     tcp_arg(pcb, NULL);
     tcp_recv(pcb, NULL);

@@ -86,6 +86,14 @@ bool early_hold(struct early *early, struct received *received, uint32_t left, u
     return true;
 }
 
+bool early_has(struct early *early, uint32_t left, uint32_t right) {
+    struct early_block *block = early->first;
+    while (block && is_before(block->right, right)) block = block->next;
+    if (!block || is_before(left, block->left)) return false;
+    early->newest = block;
+    return true;
+}
+
 struct received *early_take(struct early *early, uint32_t expected) {
     struct early_block *block = early->first;
     if (!block || is_before(expected, block->left)) return NULL;

@@ -41,6 +41,8 @@ void early_close(void);
 /* Keeps a frame with the data [left, right); `received->sequence` is set. False: it is there already, or there is no place
  * for another block: the frame stays the caller's. */
 bool early_hold(struct early *early, struct received *received, uint32_t left, uint32_t right);
+/* Whether all of [left, right) is there already. If so, its block is reported first. */
+bool early_has(struct early *early, uint32_t left, uint32_t right);
 /* The next frame that is in order where `expected` is; NULL: there is a gap. It is the caller's. */
 struct received *early_take(struct early *early, uint32_t expected);
 /* Gives everything back. */

@@ -106,7 +106,8 @@ static void report(struct tcp_pcb *pcb, const struct early *early, const struct 
     static_assert(EARLY_RANGES == LWIP_TCP_MAX_SACK_NUM, "as many as lwIP reports");
     struct early_range all[1 + EARLY_RANGES], *ranges = all + 1;
     uint32_t count = early_report(early, ranges);
-    if (!(pcb->flags & TF_SACK)) return;
+    if (!(pcb->flags & TF_SACK) || pcb->ooseq)
+        return; /* once a side has closed, lwIP keeps what is early, and reports it */
     if (twice) {
         ranges = all;
         ranges[0] = *twice;
@@ -119,8 +120,15 @@ static void report(struct tcp_pcb *pcb, const struct early *early, const struct 
     }
 }
 
-/* Keeps it, and tells the peer at once that something is missing. */
+/* Keeps it, unless it is there already, and tells the peer at once that something is missing. */
 static void keep(struct lwip_connection *connection, struct rte_mbuf *frame, uint32_t left, uint32_t right) {
+    if (early_has(&connection->early, left, right)) {
+        rte_pktmbuf_free(frame);
+        report(connection->pcb, &connection->early, &(struct early_range){left, right});
+        tcp_send_empty_ack(connection->pcb);
+        report(connection->pcb, &connection->early, NULL);
+        return;
+    }
     struct received *received = received_keep(frame, connection->early.frames);
     if (received) {
         received->sequence = left;
