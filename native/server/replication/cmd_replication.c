@@ -15,10 +15,16 @@
 
 /* ---- replicas -------------------------------------------------------------------------------------------------------- */
 
-/* What it has is not known to be current, nor its offset. True: the error is replied. */
+/* What it has is not known to be current, nor its offset: others may have more. True: the error is replied. */
 static bool lacks_primary(struct client *client) {
-    if (!client->server->is_replica || link_is_up(client->server)) return false;
-    reply_error(client, "NOMASTERLINK Can't SYNC while not connected with my master");
+    const struct server *server = client->server;
+    if (server->is_replica && !link_is_up(server))
+        reply_error(client, "NOMASTERLINK Can't SYNC while not connected with my master");
+    else if (!server->is_replica && server->is_copy)
+        reply_error(client, "NOMASTERLINK this server follows nobody, and its data are a replica's (REPLICAOF NO ONE "
+                            "makes it the primary)");
+    else
+        return false;
     return true;
 }
 

@@ -277,13 +277,17 @@ static void go_on(struct primary_link *link, const char *words) {
     go_up(link);
 }
 
-/* "… EPOCH 12 ORIGIN 0123456789abcdef" */
+/* "… EPOCH 12 ORIGIN 0123456789abcdef". A Redis tells neither. Data that go on keep theirs then, and data that are received
+ * whole have none. */
 static void take_epoch(struct primary_link *link, const char *line) {
+    const struct server *server = link->server;
     const char *epoch = strstr(line, " EPOCH ");
     uint64_t *number = &link->next_epoch, *origin = &link->next_origin;
+    bool goes_on = strncmp(line, "+CONTINUE", 9) == 0;
     bool is_told = epoch && sscanf(epoch, " EPOCH %" SCNu64 " ORIGIN %16" SCNx64, number, origin) == 2;
-    if (!is_told || *number > INT64_MAX) *number = link->server->epoch; /* a Redis has none */
-    if (!is_told || *origin == 0) *origin = link->server->origin;
+    if (!is_told) *number = goes_on ? server->epoch : 0;
+    if (*number > INT64_MAX) *number = server->epoch;
+    if (!is_told || *origin == 0) *origin = goes_on ? server->origin : 0;
 }
 
 static void take_psync_answer(struct primary_link *link, const char *line) {
