@@ -25,6 +25,7 @@
 #include "server/replay/replay_part.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/weights_registry.h"
+#include "server/replication/epoch.h"
 #include "store/store.h"
 
 #define LOOK_AGAIN_US 500u /* while the disk writes */
@@ -126,7 +127,7 @@ static int begin(struct snapshots *snapshots, struct error *error) {
         .store_bytes = memory_used_bytes(),
         .epoch = snapshots->server->epoch,
         .newest_epoch = snapshots->server->newest_epoch,
-        .origin = snapshots->server->origin,
+        .origin = epoch_origin(snapshots->server),
         .is_copy = snapshots->server->is_copy,
         .keep = (uint32_t)snapshots->server->config.snapshot_keep,
     };
@@ -152,7 +153,7 @@ int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const 
         .store_bytes = memory_used_bytes(),
         .epoch = snapshots->server->epoch,
         .newest_epoch = snapshots->server->newest_epoch,
-        .origin = snapshots->server->origin,
+        .origin = epoch_origin(snapshots->server),
         .is_copy = snapshots->server->is_copy,
     };
     int failed = with_tables && retain_tables(snapshots, tables, true, error);
@@ -271,6 +272,12 @@ static bool is_wanted(struct snapshots *snapshots, uint64_t *due_us) {
     return false;
 }
 
+void snapshots_note_change_of_part(struct snapshots *snapshots) {
+    const struct server *server = snapshots->server;
+    bool are_kept = snapshots->number > 0 || snapshots->restored[0] != '\0' || server->config.save[0] != '\0';
+    if (are_kept && !append_log_is_on(server->durability->append_log)) snapshots->wanted = true;
+}
+
 /* Begins the snapshot that the client at the head of the queue waits for, and that everyone else of the same wish gets. */
 static void begin_next(struct snapshots *snapshots) {
     if (snapshots->server->ending.begun || !tables_are_ready(snapshots)) return;
@@ -281,6 +288,7 @@ static void begin_next(struct snapshots *snapshots) {
     struct error error = {.code = ERROR_NONE};
     snapshots->number++;
     snapshots->began_us = clock_monotonic_us();
+    epoch_origin(snapshots->server);
     snapshots->wanted = false;
     snapshots_take_name(snapshots);
     if (begin(snapshots, &error) < 0) finish(snapshots, &error);

@@ -70,6 +70,10 @@ bool snapshots_rules_are_valid(const char *rules); /* see struct upcalls */
 /* Whether changes of the store are refused because saving fails: stop-writes-on-bgsave-error. */
 bool snapshots_refuse_writes(const struct snapshots *snapshots);
 
+/* What the server is has changed (replication/epoch.h): a server that started from an earlier snapshot would not know it. Asks
+ * for a new one where no append-only file tells of it and there may be an earlier one. */
+void snapshots_note_change_of_part(struct snapshots *snapshots);
+
 /* The tables are as a file has them: what they lose is counted from here. */
 void snapshots_note_restored(struct snapshots *snapshots);
 

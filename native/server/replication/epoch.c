@@ -12,6 +12,8 @@
 #include "server/core/client.h"
 #include "server/core/propagate.h"
 #include "server/core/server.h"
+#include "server/durability/durability_part.h"
+#include "server/durability/snapshots.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/replication/replicas.h"
 #include "server/replication/replication_part.h"
@@ -33,6 +35,7 @@ static void set(struct server *server, uint64_t epoch, uint64_t newest, uint64_t
     if (server->epoch == epoch && server->newest_epoch == newest && server->origin == origin &&
         server->is_copy == is_copy)
         return;
+    bool is_other = server->epoch != epoch || server->origin != origin || server->is_copy != is_copy;
     /* They are told when they come back. */
     if (server->epoch != epoch) replicas_close(server->replication);
     server->epoch = epoch;
@@ -40,6 +43,7 @@ static void set(struct server *server, uint64_t epoch, uint64_t newest, uint64_t
     server->origin = origin;
     server->is_copy = is_copy;
     keep(server);
+    if (is_other) snapshots_note_change_of_part(server->durability->snapshots);
 }
 
 static uint64_t origin_or_new(const struct server *server) {
@@ -61,6 +65,7 @@ void epoch_raise(struct server *server) {
 }
 
 void epoch_follow(struct server *server, uint64_t epoch, uint64_t origin) {
+    if (server->origin != origin) replicas_close(server->replication); /* likewise */
     set(server, epoch, epoch, origin, true);
 }
 

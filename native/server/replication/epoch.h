@@ -1,7 +1,7 @@
 /* epoch: which of several primaries is the newest, so that an older one that comes back takes no writes.
  *
- * Data have an origin: a random number that the first primary draws when somebody asks for it, that its replicas take over
- * with its data, and that promotions keep. Epochs order the promotions of one origin. A server is told of epochs together
+ * Data have an origin: a random number that the first primary draws when somebody asks for it or a snapshot is cut, that its
+ * replicas take over with its data, and that promotions keep. Epochs order the promotions of one origin. A server is told of epochs together
  * with the origin, and passes over those of another one. A replica whose data have an origin gives them up for data of
  * another one only if REPLICAOF says so.
  *
@@ -16,7 +16,8 @@
  * (is_copy): its epoch is its primary's, which others may have as well.
  *
  * Why a restart cannot give an epoch back while it keeps what was written in it: the epoch is in the append-only file before
- * the first change of that epoch, and in every snapshot. A file that lacks the epoch lacks those changes, too. */
+ * the first change of that epoch, and in every snapshot. A file that lacks the epoch lacks those changes, too. Without an
+ * append-only file a new snapshot is begun when the epoch or the origin changes, where there may be an earlier one. */
 #ifndef REPLAY_SERVER_EPOCH_H
 #define REPLAY_SERVER_EPOCH_H
 
