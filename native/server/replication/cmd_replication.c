@@ -330,7 +330,7 @@ static void replicaof_command(struct client *client) {
     snprintf(name, sizeof name, "%.*s", (int)host->length, (const char *)host->data);
     const struct primary_link *link = &server->replication->link;
     if (server->is_replica && strcasecmp(link->host, name) == 0 && link->port == port) {
-        server->replication->link.was_named |= !link_is_up(server);
+        link_was_named(server);
         reply_status(client, "OK Already connected to specified master");
         return;
     }

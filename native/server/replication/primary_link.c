@@ -588,12 +588,22 @@ void link_interrupt_waiting(struct server *server, const char *error) {
     }
 }
 
+/* Its own data are a primary's also where its configuration made it a replica, until it has been sent others. */
+static void name(struct primary_link *link) {
+    const struct server *server = link->server;
+    link->was_named = true;
+    if (!server->is_replica || !server->is_copy) link->left_epoch = server->epoch;
+}
+
+void link_was_named(struct server *server) {
+    if (!link_is_up(server)) name(link_of(server));
+}
+
 void link_follow(struct server *server, const char *host, int64_t port) {
     struct primary_link *link = link_of(server);
     leave_primary(link);
-    link->was_named = true;
+    name(link);
     if (!server->is_replica) {
-        link->left_epoch = server->epoch;
         /* A change comes from elsewhere now. */
         link_interrupt_waiting(server,
                                "UNBLOCKED force unblock from blocking operation, instance state changed (master "

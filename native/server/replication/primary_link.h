@@ -41,7 +41,8 @@ struct primary_link {
     uint64_t next_offset;
     uint64_t next_epoch, next_origin; /* of the primary, as it said in its answer to PSYNC */
     bool was_named; /* REPLICAOF has named the primary, and it was not followed yet */
-    uint64_t left_epoch; /* of this server as a primary, until REPLICAOF named another; 0: it was none */
+    uint64_t
+        left_epoch; /* of this server's own data, which it gives up for those of whom REPLICAOF named; 0: they have none */
     struct append_buffer arrived; /* commands of a transaction that is not complete, as bytes of the stream */
     uint64_t arrived_bytes;
     uint64_t commands_failed;
@@ -49,6 +50,8 @@ struct primary_link {
 
 /* Begins to follow, instead of whoever it followed. */
 void link_follow(struct server *server, const char *host, int64_t port);
+/* REPLICAOF names the primary that it follows already. */
+void link_was_named(struct server *server);
 /* Follows nobody any more, and is a primary. */
 void link_end(struct server *server);
 void link_free(struct server *server);
