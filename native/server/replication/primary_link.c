@@ -17,6 +17,7 @@
 #include "server/core/exclusive.h"
 #include "server/core/pause.h"
 #include "server/core/resolution.h"
+#include "server/durability/append_load.h"
 #include "server/durability/durability_part.h"
 #include "server/durability/restore.h"
 #include "server/durability/snapshots.h"
@@ -185,11 +186,17 @@ static void send_capabilities(struct primary_link *link) {
         SEND(link->client, "REPLCONF", "capa", "eof", "capa", "psync2", "capa", "tables");
 }
 
+/* A server that was never promoted and has nothing loses nothing by data of another origin. */
+static bool has_nothing_to_keep(const struct server *server) {
+    return server->epoch == 0 && !append_load_holds_something(server);
+}
+
 /* By itself: a Redis takes ten words of whoever has not logged in. Whom REPLICAOF has just named is no older primary, whatever
  * this server has heard of another one: it is told only which epoch this server has left. */
 static void send_epoch(struct primary_link *link) {
     char origin[40], epoch[40];
-    snprintf(origin, sizeof origin, "origin=" EPOCH_ORIGIN_FORMAT, link->was_named ? 0 : link->server->origin);
+    bool follows_any = link->was_named || has_nothing_to_keep(link->server);
+    snprintf(origin, sizeof origin, "origin=" EPOCH_ORIGIN_FORMAT, follows_any ? 0 : link->server->origin);
     if (!link->was_named)
         snprintf(epoch, sizeof epoch, "epoch=%" PRIu64, link->server->epoch);
     else if (link->left_epoch == 0)
