@@ -94,6 +94,7 @@ void server_free(struct server *server) {
     exclusive_free(server);
     parts_free(server);
     append_buffer_free(&server->changes.instead);
+    append_buffer_free(&server->changes.after);
     if (server->store) store_free(server->store);
     if (server->commands) command_table_free(server->commands);
     output_pool_free(&server->output_pool);

@@ -192,7 +192,18 @@ void propagate_to_replicas(struct server *server, uint32_t argc, const struct re
 }
 
 void propagate_to_file(struct server *server, uint32_t argc, const struct resp_argument *argv) {
-    record_own(server, CHANGES_FOR_FILE, argc, argv);
+    struct changes *changes = &server->changes;
+    if (!changes->told[CHANGES_FOR_FILE].in_transaction)
+        record_own(server, CHANGES_FOR_FILE, argc, argv);
+    else if (!add_command(&changes->after, argc, argv))
+        tell_lost(server, CHANGES_FOR_FILE);
+}
+
+static void record_after(struct server *server) {
+    struct append_buffer *buffer = buffer_of(server, CHANGES_FOR_FILE), *after = &server->changes.after;
+    if (after->total == 0) return;
+    if (buffer) tell_added(server, CHANGES_FOR_FILE, append_buffer_copy(buffer, after));
+    append_buffer_clear(after);
 }
 
 /* What stands before a record, and how long the argument is that it ends. */
@@ -256,4 +267,5 @@ void propagate_end(struct server *server) {
         struct append_buffer *buffer = buffer_of(server, reader);
         if (buffer) tell_added(server, reader, add_text(buffer, "*1\r\n$4\r\nEXEC\r\n"));
     }
+    record_after(server);
 }

@@ -38,6 +38,7 @@ struct changes {
     bool out_of_memory; /* the command that runs may have made only a part of its changes */
     bool lost; /* in this turn a change could not be recorded: the file does not have it */
     unsigned depth; /* of transactions and scripts that run */
+    struct append_buffer after; /* the file's, once the transaction is in it: it holds also if that is cut off */
     struct changes_told told[CHANGES_READERS];
 };
 
@@ -50,7 +51,8 @@ void propagate_key_words(struct client *client, const char *name, uint32_t key_i
 /* Nothing of the command that the client runs. */
 void propagate_nothing(struct client *client);
 
-/* A command that is no client's: a sign of life, or a question to replicas; for the file, what the server itself is. */
+/* A command that is no client's: a sign of life, or a question to replicas; for the file, what the server itself is,
+ * which stands behind a transaction that has begun. */
 void propagate_to_replicas(struct server *server, uint32_t argc, const struct resp_argument *argv);
 void propagate_to_file(struct server *server, uint32_t argc, const struct resp_argument *argv);
 

@@ -59,9 +59,10 @@ static bool is_late(const struct append_log *log) {
 }
 
 /* What only the connection knows is not in the file. Of the server's own commands some change databases as a whole, or tell
- * how large they are. */
+ * how large they are, or which primary is the newest. */
 static bool may_show_changes(const struct command *command) {
-    return (command->flags & (COMMAND_WRITE | COMMAND_READONLY)) || command->group->data != DATA_SERVER;
+    return (command->flags & (COMMAND_WRITE | COMMAND_READONLY | COMMAND_TELLS_PART)) ||
+           command->group->data != DATA_SERVER;
 }
 
 static bool tells_of_changes(const struct client *client) {

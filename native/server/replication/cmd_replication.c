@@ -338,14 +338,15 @@ static void replicaof_command(struct client *client) {
     reply_status(client, "OK");
 }
 
-#define FOLLOW (COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_STALE | COMMAND_NO_ASYNC_LOADING)
+#define FOLLOW (COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_STALE | COMMAND_NO_ASYNC_LOADING | COMMAND_TELLS_PART)
 #define SYNCHRONISE (COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_NO_ASYNC_LOADING | COMMAND_NO_MULTI)
 
 const struct command commands_replication[] = {
     {"failover", failover_command, -1, COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_STALE, &group_server,
      "Makes a replica the primary, and the server a replica of it.", "6.2.0"},
     {"fence", fence_command, -1,
-     COMMAND_NOSCRIPT | COMMAND_NO_MULTI | COMMAND_LOADING | COMMAND_STALE | COMMAND_FAST | COMMAND_IN_LOG,
+     COMMAND_NOSCRIPT | COMMAND_NO_MULTI | COMMAND_LOADING | COMMAND_STALE | COMMAND_FAST | COMMAND_IN_LOG |
+         COMMAND_TELLS_PART,
      &group_server, "Tells of the newest primary, so that an older one refuses writes; returns part and epochs.",
      "0.1.0", .categories = ACL_ADMIN | ACL_FAST | ACL_DANGEROUS},
     {"psync", psync_command, -3, SYNCHRONISE, &group_server,
