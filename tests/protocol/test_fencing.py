@@ -366,6 +366,71 @@ def test_a_promoted_server_keeps_its_epoch_over_a_restart(tmp_path: Path, way: s
                 assert epochs(first) == (0, before[0], 1)
 
 
+@pytest.mark.parametrize("way", ["replica", "fenced"])
+def test_a_promotion_is_saved_where_there_are_only_snapshots(tmp_path: Path, way: str) -> None:
+    with serve(tmp_path / "a", TABLE) as first, serve(tmp_path / "b") as second:
+        first.client.add("t", batch(range(3)))
+        if way == "replica":
+            second.follow(first.port)
+            settle(first, second)
+        else:
+            second.redis.execute_command("FENCE", 5)
+        second.client.checkpoint()
+        second.promote()
+        told = epochs(second)
+        eventually(lambda: second.redis.info("persistence")["snapshots_saved"] == 2, "another snapshot")
+        second.kill()
+        with rs.Server([], directory=str(tmp_path / "b"), restore="latest") as server:
+            again = Member(server)
+            with again.client:
+                assert epochs(again) == told
+                assert told[2] == 0
+                again.redis.set("k", 1)
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_what_is_told_of_origin_and_epoch_is_on_the_disk(tmp_path: Path, turn: int) -> None:
+    with serve(tmp_path / str(turn), **KEPT) as member:
+        told = member.redis.execute_command("FENCE", 5)
+        member.kill()
+    with serve(tmp_path / str(turn), **KEPT) as member:
+        assert (epochs(member), member.redis.execute_command("FENCE")) == ((0, 5, 1), told)
+        member.promote()
+        member.kill()
+    with serve(tmp_path / str(turn), **KEPT) as member:
+        own = epochs(member)[0]
+        assert own > 5
+        assert epochs(member) == (own, own, 0)
+
+
+def test_an_epoch_that_is_told_amid_a_script_stands_behind_it_in_the_file(tmp_path: Path) -> None:
+    script = "redis.call('SET', 'k1', 1) for i = 1, 3000000 do redis.call('GET', 'k1') end"
+    with serve(tmp_path, **KEPT, busy_reply_threshold="1") as member:
+        with rs.Client(member.server.url) as other:
+            running = threading.Thread(target=lambda: other.command("EVAL", script, 0))
+            running.start()
+
+            def is_busy() -> bool:
+                try:
+                    member.redis.get("k1")
+                except redis.ResponseError as error:
+                    return "BUSY" in str(error)
+                return False
+
+            eventually(is_busy, "a script that holds the server")
+            member.redis.execute_command("REPLCONF", "capa", "left-epoch=7")
+            assert running.is_alive()
+            running.join()
+        told = epochs(member)
+        assert told == (8, 8, 0)
+        member.redis.set("k", 1)
+        kept = b"".join(file.read_bytes() for file in tmp_path.rglob("*.incr.aof"))
+        assert kept.index(b"MULTI") < kept.index(b"EXEC") < kept.index(b"FENCE")
+        member.kill()
+    with serve(tmp_path, **KEPT) as member:
+        assert epochs(member) == told
+
+
 def test_a_replica_keeps_the_epoch_of_its_primary_over_a_restart(tmp_path: Path) -> None:
     with serve(tmp_path / "a") as first, serve(tmp_path / "b") as second, serve(tmp_path / "c", **KEPT) as third:
         second.follow(first.port)
@@ -479,6 +544,35 @@ def test_a_replica_keeps_newer_data_from_the_older_primary_that_its_configuratio
                 eventually(lambda: epochs(old)[2] == 1, "the old one is told")
                 assert epochs(again)[0] == epoch
                 assert again.redis.get("k") == b"by the new one"
+
+
+def test_naming_the_primary_that_is_configured_gives_the_newer_data_up(tmp_path: Path) -> None:
+    with serve(tmp_path / "old", TABLE) as old, serve(tmp_path / "new", **KEPT) as new:
+        new.follow(old.port)
+        eventually(lambda: has_its_file(new), "the first copy's file")
+        new.promote()
+        new.redis.set("k", "by the new one")
+        epoch = epochs(new)[0]
+        new.kill()
+        with serve(tmp_path / "new", **KEPT, replicaof=f"127.0.0.1 {old.port}") as again:
+            eventually(lambda: epochs(old)[2] == 1, "the old one is told")
+            again.follow(old.port)
+            assert again.redis.get("k") is None
+            assert epochs(old) == epochs(again) == (epoch + 1, epoch + 1, 0)
+            old.client.add("t", batch(range(1)))
+
+
+def test_naming_another_than_the_configured_primary_gives_the_newer_data_up(tmp_path: Path) -> None:
+    with serve(tmp_path / "old", TABLE) as old, serve(tmp_path / "new", **KEPT) as new:
+        new.follow(old.port)
+        eventually(lambda: has_its_file(new), "the first copy's file")
+        new.promote()
+        epoch = epochs(new)[0]
+        new.kill()
+        old.redis.execute_command("FENCE", epoch)
+        with serve(tmp_path / "new", **KEPT, replicaof="127.0.0.1 1") as again:
+            again.follow(old.port)
+            assert epochs(old) == epochs(again) == (epoch + 1, epoch + 1, 0)
 
 
 def test_a_replica_that_follows_others_by_now_stops_no_primary_of_before(tmp_path: Path) -> None:

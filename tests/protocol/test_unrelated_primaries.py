@@ -8,16 +8,19 @@ import time
 from pathlib import Path
 
 import pytest
-from links import Link, eventually
+from links import Link, eventually, start
 from replica_tables import TABLE, Member, serve, settle
 from test_fencing import KEPT, epochs, has_its_file, meet, refusals, url_of
 from test_table_log import batch
 
 import replay_server as rs
 
+NONE = "0" * 16
+
 
 def origin(member: Member) -> str:
-    return member.redis.info("replication")["master_origin"]
+    """Sixteen digits; redis-py takes those that are decimal for a number."""
+    return str(member.redis.info("replication")["master_origin"]).zfill(16)
 
 
 def has_refused(member: Member) -> bool:
@@ -155,6 +158,100 @@ def test_a_replica_goes_on_with_its_primary_that_comes_back_from_its_files(tmp_p
             assert replica.client.info("t")["size"] == 5
 
 
+def test_what_a_replica_gets_from_a_redis_is_of_no_origin_that_it_had(tmp_path: Path) -> None:
+    with (
+        serve(tmp_path / "a") as primary,
+        serve(tmp_path / "b") as replica,
+        serve(tmp_path / "c") as behind,
+        start("redis", tmp_path / "redis", "repl-diskless-sync-delay", "0") as other,
+    ):
+        primary.redis.set("k", "own")
+        other.client.set("k", "redis")
+        replica.follow(primary.port)
+        behind.follow(replica.port)
+        assert origin(behind) == origin(replica) == origin(primary) != NONE
+        replica.follow(other.port)
+        eventually(lambda: behind.redis.get("k") == b"redis", "the data of the Redis")
+        assert origin(replica) == NONE
+        eventually(lambda: origin(behind) == NONE, "the news")
+        replica.promote()
+        assert origin(replica) not in (origin(primary), NONE)
+        eventually(lambda: origin(behind) == origin(replica), "the origin of the promoted one")
+        for members in ((primary, replica), (replica, primary)):
+            with (
+                rs.Client(url_of(*members), reconnect_timeout=0.2) as client,
+                pytest.raises(rs.ConnectionLost, match="several hosts are primaries"),
+            ):
+                client.command("SET", "k", 1)
+        assert epochs(primary) == (0, 0, 0)
+        primary.redis.set("k", "still")
+
+
+def test_a_replica_that_a_redis_lets_go_on_keeps_its_origin(tmp_path: Path) -> None:
+    with (
+        serve(tmp_path / "a") as primary,
+        serve(tmp_path / "b") as replica,
+        start("redis", tmp_path / "redis") as other,
+    ):
+        replica.follow(primary.port)
+        other.follow(primary.port)
+        eventually(other.is_up, "the link of the Redis")
+        primary.redis.set("k", 1)
+        settle(primary, replica)
+        eventually(lambda: other.client.get("k") == b"1", "the key")
+        other.client.execute_command("REPLICAOF", "NO", "ONE")
+        replica.follow(other.port)
+        assert other.replication()["connected_slaves"] == 1
+        assert other.client.info("stats")["sync_partial_ok"] == 1
+        assert origin(replica) == origin(primary) != NONE
+        replica.promote()
+        meet(primary, replica)
+        assert epochs(primary)[1:] == (epochs(replica)[0], 1)
+
+
+def test_a_replica_follows_its_primary_that_starts_from_a_snapshot_of_before(tmp_path: Path) -> None:
+    with serve(tmp_path / "a") as primary, serve(tmp_path / "b") as replica:
+        primary.redis.set("k", 1)
+        primary.client.checkpoint()
+        with contextlib.closing(Link(primary.port)) as link:
+            replica.follow(link.port)
+            before = origin(primary)
+            primary.kill()
+            with rs.Server([], directory=str(tmp_path / "a"), restore="latest") as server:
+                again = Member(server)
+                link.target = again.port
+                link.cut()
+                eventually(lambda: replica.redis.info("replication")["master_link_status"] == "up", "the link")
+                assert origin(again) == origin(replica) == before
+                with rs.Client(url_of(again, replica)) as client:
+                    client.command("SET", "k", 2)
+
+
+def test_an_origin_is_saved_where_there_may_be_a_snapshot_without_it(tmp_path: Path) -> None:
+    with serve(tmp_path / "a", save="3600 1") as primary, serve(tmp_path / "b") as replica:
+        primary.redis.set("k", 1)
+        replica.follow(primary.port)
+        before = origin(primary)
+        eventually(lambda: primary.redis.info("persistence")["snapshots_saved"] == 1, "a snapshot")
+        primary.kill()
+        replica.promote()
+        assert replica.redis.info("persistence")["snapshots_saved"] == 0
+        with rs.Server([], directory=str(tmp_path / "a"), restore="latest") as server:
+            assert origin(Member(server)) == before
+    assert not [*(tmp_path / "b").iterdir()]
+
+
+def test_an_empty_server_that_was_asked_for_its_origin_follows_a_primary(tmp_path: Path) -> None:
+    with serve(tmp_path / "a", TABLE) as primary, serve(tmp_path / "b", **KEPT) as empty:
+        primary.client.add("t", batch(range(3)))
+        told = empty.redis.execute_command("FENCE")[3].decode()
+        empty.kill()
+        with serve(tmp_path / "b", **KEPT, replicaof=f"127.0.0.1 {primary.port}") as again:
+            eventually(lambda: again.redis.info("replication")["master_link_status"] == "up", "the link")
+            assert again.client.info("t")["size"] == 3
+            assert origin(again) == origin(primary) != told
+
+
 # ---- replicas that start without a primary --------------------------------------------------------------------------
 
 
@@ -193,6 +290,31 @@ def test_replicas_that_start_without_replicaof_take_no_writes_until_one_is_promo
         assert [member.client.info("t")["size"] for member in members] == [3, 7]
         members[0].follow(members[1].port)
         assert epochs(members[0]) == epochs(members[1])
+
+
+def test_a_replica_that_was_not_promoted_gives_its_older_data_to_nobody(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        primary = stack.enter_context(serve(tmp_path / "a", TABLE))
+        middle = stack.enter_context(serve(tmp_path / "b"))
+        last = stack.enter_context(serve(tmp_path / "c"))
+        link = stack.enter_context(contextlib.closing(Link(middle.port)))
+        middle.follow(primary.port)
+        last.follow(link.port)
+        middle.client.checkpoint()
+        primary.client.add("t", batch(range(3)))
+        primary.redis.set("k", "newer")
+        settle(primary, last)
+        primary.kill()
+        middle.kill()
+        again = Member(stack.enter_context(rs.Server([], directory=str(tmp_path / "b"), restore="latest")))
+        link.target = again.port
+        link.cut()
+        eventually(lambda: has_refused(again), "its return")
+        assert epochs(again)[2] == 1
+        assert (last.redis.get("k"), last.client.info("t")["size"]) == (b"newer", 3)
+        last.promote()
+        again.follow(last.port)
+        assert again.redis.get("k") == b"newer"
 
 
 def test_two_primaries_from_one_file_are_not_chosen_between(tmp_path: Path) -> None:
