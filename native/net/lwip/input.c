@@ -106,8 +106,8 @@ static void report(struct tcp_pcb *pcb, const struct early *early, const struct 
     static_assert(EARLY_RANGES == LWIP_TCP_MAX_SACK_NUM, "as many as lwIP reports");
     struct early_range all[1 + EARLY_RANGES], *ranges = all + 1;
     uint32_t count = early_report(early, ranges);
-    if (!(pcb->flags & TF_SACK) || pcb->ooseq)
-        return; /* once a side has closed, lwIP keeps what is early, and reports it */
+    /* Once a side has closed, lwIP keeps what is early, and reports it. */
+    if (!(pcb->flags & TF_SACK) || pcb->ooseq) return;
     if (twice) {
         ranges = all;
         ranges[0] = *twice;

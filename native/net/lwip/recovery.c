@@ -56,8 +56,7 @@ struct told {
     uint32_t delivered; /* what is known to have arrived only now */
     uint32_t sample_us;
     uint64_t now_us;
-    uint64_t
-        late_us; /* when the last of that was sent whose coming shows that a timeout was needless; 0: nothing did */
+    uint64_t late_us; /* when the last of what shows by coming that a timeout was needless was sent; 0: nothing did */
     bool undone; /* it showed that nothing needed to be sent again */
     struct scoreboard_range twice; /* what it says came twice; empty: nothing */
     struct tail_probe_answer answer;
