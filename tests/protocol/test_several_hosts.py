@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from links import eventually
 
 import replay_server as rs
 from replay_server.connection import Address
@@ -16,9 +17,10 @@ WEIGHTS = {"layer.weight": np.arange(4.0, dtype=np.float32)}
 
 @pytest.fixture
 def pair() -> Iterator[tuple[rs.Server, rs.Server]]:
-    """A server, and its replica."""
-    with rs.Server() as first, rs.Server() as second:
+    """A server, and its replica, which has all of it."""
+    with rs.Server() as first, rs.Server() as second, rs.Client(second.url) as client:
         follow(second, first)
+        eventually(lambda: client.redis.info("replication")["master_link_status"] == "up", "the first copy")
         yield first, second
 
 
