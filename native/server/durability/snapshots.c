@@ -25,16 +25,20 @@
 #include "server/replay/replay_part.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/weights_registry.h"
-#include "server/replication/epoch.h"
 #include "store/store.h"
 
 #define LOOK_AGAIN_US 500u /* while the disk writes */
 #define RETRY_US 5000000u /* after one has failed, before a rule begins another */
 
+static uint64_t known_origin(struct server *server) {
+    return server->origin;
+}
+
 struct snapshots *snapshots_new(struct server *server) {
     struct snapshots *snapshots = memory_calloc(1, sizeof *snapshots);
     if (!snapshots) return NULL;
     snapshots->server = server;
+    snapshots->origin = known_origin;
     snapshots->cut = store_cut_new(server->store);
     if (snapshots->cut) return snapshots;
     memory_free(snapshots);
@@ -127,7 +131,7 @@ static int begin(struct snapshots *snapshots, struct error *error) {
         .store_bytes = memory_used_bytes(),
         .epoch = snapshots->server->epoch,
         .newest_epoch = snapshots->server->newest_epoch,
-        .origin = epoch_origin(snapshots->server),
+        .origin = snapshots->origin(snapshots->server),
         .is_copy = snapshots->server->is_copy,
         .keep = (uint32_t)snapshots->server->config.snapshot_keep,
     };
@@ -153,7 +157,7 @@ int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const 
         .store_bytes = memory_used_bytes(),
         .epoch = snapshots->server->epoch,
         .newest_epoch = snapshots->server->newest_epoch,
-        .origin = epoch_origin(snapshots->server),
+        .origin = snapshots->origin(snapshots->server),
         .is_copy = snapshots->server->is_copy,
     };
     int failed = with_tables && retain_tables(snapshots, tables, true, error);
@@ -288,7 +292,7 @@ static void begin_next(struct snapshots *snapshots) {
     struct error error = {.code = ERROR_NONE};
     snapshots->number++;
     snapshots->began_us = clock_monotonic_us();
-    epoch_origin(snapshots->server);
+    snapshots->origin(snapshots->server);
     snapshots->wanted = false;
     snapshots_take_name(snapshots);
     if (begin(snapshots, &error) < 0) finish(snapshots, &error);

@@ -23,6 +23,7 @@ typedef void (*snapshot_base_ended)(struct server *server, uint64_t bytes, const
 struct snapshots {
     struct server *server;
     struct store_cut *cut; /* of the store, for whichever snapshot runs */
+    uint64_t (*origin)(struct server *server); /* that of its data: replication draws one where there is none yet */
     struct snapshot *running; /* NULL: none */
     snapshot_base_ended base_ended; /* not NULL: it is a base, or of the store alone; who is told of its end */
     struct saved_table *cut_tables, *saved_tables; /* counters at the cut of the one running, of the last */

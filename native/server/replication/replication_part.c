@@ -7,7 +7,10 @@
 
 #include "base/memory.h"
 #include "base/random.h"
+#include "server/durability/durability_part.h"
+#include "server/durability/snapshots.h"
 #include "server/replication/carried.h"
+#include "server/replication/epoch.h"
 #include "server/replication/replicas.h"
 
 #define SECOND_US 1000000u
@@ -94,6 +97,7 @@ static bool create(struct server *server) {
     part->tables_from = TABLES_NEVER;
     replication_new_id(part->id);
     replication_forget_former(part);
+    server->durability->snapshots->origin = epoch_origin;
     follow_as_configured(server);
     return true;
 }
