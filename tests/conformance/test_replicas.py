@@ -300,7 +300,7 @@ def test_a_replica_refuses_writes_and_a_primary_again_takes_them(tmp_path: Path)
 
 def test_a_replica_shows_no_key_whose_time_is_over_and_leaves_its_removal_to_the_primary(tmp_path: Path) -> None:
     with linked(("ours", "ours"), tmp_path) as (primary, replica, link):
-        primary.client.set("k", 1, px=300)
+        primary.client.set("k", 1, px=2000)  # the link is cut before
         primary.client.set("stays", 1)
         settled(primary, replica)
         link.cut(mend=False)
