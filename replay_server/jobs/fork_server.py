@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-EXIT_UNKNOWN = 255
+UNKNOWN_EXIT = 255
 """What stands for the exit code of a process that the fork server did not outlive."""
 _IMPORTED = ("replay_server.learner.loop", "replay_server.actors.rollout", "replay_server.jobs.evaluation", "ale_py")
 """By most parts; what is not installed is left out."""
@@ -83,7 +83,7 @@ class ForkedProcess:
             piece = self._news.recv(64)
             self._told += piece
             if not piece:  # neither the process nor the fork server has the other end any more
-                self._code = int(self._told.split()[0]) if self._told else EXIT_UNKNOWN
+                self._code = int(self._told.split()[0]) if self._told else UNKNOWN_EXIT
                 self._news.close()
                 self._stdin.close()
         return self._code

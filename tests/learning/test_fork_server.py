@@ -118,7 +118,7 @@ def test_processes_outlive_what_they_were_forked_from_and_tell_their_exit_codes(
     first.hang_up()
     assert first.wait(60.0) == 5
     os.kill(killed.pid, signal.SIGKILL)
-    assert killed.wait(60.0) == fork_server.EXIT_UNKNOWN
+    assert killed.wait(60.0) == fork_server.UNKNOWN_EXIT
     assert ForkedProcess("it", module("return 4"), tmp_path / "log").wait(60.0) == 4
 
 

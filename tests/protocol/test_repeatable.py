@@ -43,7 +43,7 @@ class Returned(Arena):
 DECIDED: dict[str, tuple[Callable[[], Command[Any] | None], bool, str]] = {
     "greet": (lambda: commands.greet("here", None, None, "the URL"), True, "changes the connection alone"),
     "is_a_primary": (commands.is_a_primary, True, "only asks"),
-    "fence": (lambda: commands.fence(0), True, "what was told stays told"),
+    "fence": (lambda: commands.fence(0, ""), True, "what was told stays told"),
     "share_socket": (commands.share_socket, True, "tells a name, and makes a nonce that nobody has to use"),
     "prove": (lambda: commands.prove("n"), False, "a nonce counts once"),
     "share": (lambda: commands.share(0), False, "the memory is of the connection that was lost"),

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "persist/rdb_file.h"
 #include "persist/store_cut.h"
 #include "server/core/client.h"
 #include "server/core/long_work.h"
@@ -278,7 +279,8 @@ static bool is_wanted(struct snapshots *snapshots, uint64_t *due_us) {
 
 void snapshots_note_change_of_part(struct snapshots *snapshots) {
     const struct server *server = snapshots->server;
-    bool are_kept = snapshots->number > 0 || snapshots->restored[0] != '\0' || server->config.save[0] != '\0';
+    bool was_one_restored = snapshots->restored[0] != '\0' && !rdb_file_is(snapshots->restored);
+    bool are_kept = snapshots->number > 0 || was_one_restored || server->config.save[0] != '\0';
     if (are_kept && !append_log_is_on(server->durability->append_log)) snapshots->wanted = true;
 }
 
