@@ -195,12 +195,8 @@ class _ForkServer:
 _server: _ForkServer | None = None
 
 
-def warm_up() -> None:
+def warm_up() -> _ForkServer:
     """Has the fork server import what parts need, beside whatever the caller does next."""
-    _running()
-
-
-def _running() -> _ForkServer:
     global _server
     if _server is None or _server.process.poll() is not None:
         _server = _ForkServer()
@@ -208,13 +204,13 @@ def _running() -> _ForkServer:
 
 
 def _fork(request: dict[str, str]) -> tuple[int, socket.socket, socket.socket]:
-    server = _running()
+    server = warm_up()
     try:
         return server.fork(request)
     except BrokenPipeError:
         with suppress(subprocess.TimeoutExpired):
             server.process.wait(1.0)
-            return _running().fork(request)
+            return warm_up().fork(request)
         raise
 
 

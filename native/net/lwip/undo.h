@@ -20,8 +20,7 @@
 struct undo {
     struct cubic before; /* what the window was */
     bool possible;
-    uint32_t begin, from,
-        until; /* [begin, from): with all that was sent again; [from, until): sent once, before a timeout */
+    uint32_t begin, from, until; /* [begin, from) has all that was sent again; [from, until): once, before a timeout */
     uint32_t again_bytes; /* sent again, and not reported to have come twice */
 };
 

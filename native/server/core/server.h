@@ -232,20 +232,20 @@ struct server {
     struct acting acting;
     struct { /* its place in replication */
         bool is_replica;        /* follows another server */
-        bool is_copy; /* its data are of a primary that it followed, and nobody has promoted it since then */
-        uint64_t origin; /* of its data (replication/epoch.h); 0: nobody has asked for it yet */
-        uint64_t epoch; /* of it, or of the primary that it follows (replication/epoch.h) … */
-        uint64_t newest_epoch; /* … and the newest that it has heard of, which is never less */
+        bool is_copy;           /* its data are those of a primary, and nobody has promoted it since */
+        uint64_t origin;        /* of its data (replication/epoch.h); 0: nobody has asked for it yet */
+        uint64_t epoch;         /* of it, or of the primary that it follows (replication/epoch.h) … */
+        uint64_t newest_epoch;  /* … and the newest that it has heard of, which is never less */
         uint32_t good_replicas; /* that have acknowledged something within min-replicas-max-lag */
-        bool streams_tables; /* a primary's replicas are sent what happens to tables, weights and gradients … */
-        bool follows_tables; /* … and a replica applies it: nobody else may change them */
+        bool streams_tables;    /* a primary's replicas are sent what happens to tables, weights and gradients … */
+        bool follows_tables;    /* … and a replica applies it: nobody else may change them */
     };
     struct exclusive exclusive; /* a script or a transaction that takes several turns */
-    struct pause pause; /* of clients' commands */
+    struct pause pause;         /* of clients' commands */
     struct slices slices;
     struct changes changes; /* that are recorded */
-    bool loading; /* the store is being read from files: keys whose time is over stay, nothing is recorded */
-    bool copying; /* a snapshot is: durability_holds is asked before a request runs */
+    bool loading;     /* the store is being read from files: keys whose time is over stay, nothing is recorded */
+    bool copying;     /* a snapshot is: durability_holds is asked before a request runs */
     uint64_t slow_ns; /* commands and turns that take so long are told of */
 
     struct request_limits limits;

@@ -294,7 +294,7 @@ static void begin_next(struct snapshots *snapshots) {
     struct error error = {.code = ERROR_NONE};
     snapshots->number++;
     snapshots->began_us = clock_monotonic_us();
-    snapshots->origin(snapshots->server);
+    snapshots->origin(snapshots->server); /* where it is drawn now, it asks for a snapshot, which this one is */
     snapshots->wanted = false;
     snapshots_take_name(snapshots);
     if (begin(snapshots, &error) < 0) finish(snapshots, &error);

@@ -1,9 +1,9 @@
 /* epoch: which of several primaries is the newest, so that an older one that comes back takes no writes.
  *
- * Data have an origin: a random number that the first primary draws when somebody asks for it or a snapshot is cut, that its
- * replicas take over with its data, and that promotions keep. Epochs order the promotions of one origin. A server is told of epochs together
- * with the origin, and passes over those of another one. A replica whose data have an origin gives them up for data of
- * another one only if REPLICAOF says so.
+ * Data have an origin. It is a random number, which the first primary draws when somebody asks for it or a snapshot is cut.
+ * Its replicas take it over with its data, and promotions keep it. Epochs order the promotions of one origin: a server is
+ * told of them together with the origin, and passes over those of another one. A replica whose data have an origin gives
+ * them up for data of another one only if REPLICAOF says so.
  *
  * Each promotion has a number, its epoch: its time in Unix milliseconds, or one more than the newest epoch that the server
  * has heard of, if that is more. So whoever is promoted is newer than all that it has heard of, whatever its clock says. Of

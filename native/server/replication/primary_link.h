@@ -41,8 +41,7 @@ struct primary_link {
     uint64_t next_offset;
     uint64_t next_epoch, next_origin; /* of the primary, as it said in its answer to PSYNC */
     bool was_named; /* REPLICAOF has named the primary, and it was not followed yet */
-    uint64_t
-        left_epoch; /* of this server's own data, which it gives up for those of whom REPLICAOF named; 0: they have none */
+    uint64_t left_epoch; /* of this server's own data, which it gives up because REPLICAOF said so; 0: they have none */
     struct append_buffer arrived; /* commands of a transaction that is not complete, as bytes of the stream */
     uint64_t arrived_bytes;
     uint64_t commands_failed;

@@ -1,4 +1,5 @@
-# take_device: the steps of the set-up: packages, hugepages, IOMMU, drivers, the interface, the build; each says what is there or does what is to do.
+# take_device: the steps of the set-up: packages, hugepages, IOMMU, drivers, the interface, the build. Each says what is
+# there, or does what is to do.
 # shellcheck shell=bash disable=SC2154 # variables are setup_dpdk.sh's
 
 step_packages() {
