@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 from pathlib import Path
 
-import redis
-from links import eventually, sentinel_of, settled, start
+from links import eventually, fail_over, sentinel_of, settled, start
 
 
 def test_sentinel_promotes_the_replica_of_a_primary_that_died(tmp_path: Path) -> None:
@@ -21,10 +19,8 @@ def test_sentinel_promotes_the_replica_of_a_primary_that_died(tmp_path: Path) ->
             known = eventually(lambda: sentinel.discover_slaves("mine"), "the discovery of the replica")
             assert known == [("127.0.0.1", second.port)]
             assert sentinel.discover_master("mine") == ("127.0.0.1", first.port)
-            os.kill(first.client.info("server")["process_id"], signal.SIGKILL)
-            with contextlib.suppress(redis.ConnectionError):
-                first.client.ping()
-            eventually(lambda: sentinel.discover_master("mine") == ("127.0.0.1", second.port), "a failover")
+            process = first.client.info("server")["process_id"]
+            fail_over(sentinel, lambda: os.kill(process, signal.SIGKILL), second.port)
             eventually(lambda: second.client.role()[0] == b"master", "the promotion")
             assert second.client.get("k") == b"kept"
             assert second.client.set("k", "written")

@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from links import eventually, sentinel_of
+from links import eventually, fail_over, sentinel_of
 from replica_tables import Member, serve
 
 RUN = [
@@ -107,7 +107,7 @@ def test_a_run_goes_on_when_its_primary_is_killed_and_sentinel_chooses_the_repli
         parts.reach(primary, 300)
         acknowledged = primary.redis.hget("apex:learner", "updates")
         assert primary.redis.wait(1, 60_000) == 1
-        primary.kill()
+        fail_over(sentinel, primary.kill, replica.port)
         parts.reach(replica, int(acknowledged) + 300)
         parts.evaluate(replica)
     parts.end()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import redis
-from links import Link, eventually, sentinel_of
+from links import Link, eventually, fail_over, sentinel_of
 from replica_tables import TABLE, Member, serve, settle
 from test_table_log import batch
 
@@ -270,8 +270,7 @@ def test_sentinel_has_an_old_primary_that_was_told_follow_the_new_one(tmp_path: 
         new.follow(killed.port)
         with sentinel_of(killed.port, tmp_path) as sentinel:
             eventually(lambda: sentinel.discover_slaves("mine"), "the discovery of the replica")
-            killed.kill()
-            eventually(lambda: sentinel.discover_master("mine")[1] == new.port, "a failover")
+            fail_over(sentinel, killed.kill, new.port)
             with rs.Server([], port=killed.port, directory=str(tmp_path / "old"), config=KEPT) as server:
                 old = Member(server)
                 with old.client:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import redis
-from links import eventually, sentinel_of
+from links import eventually, fail_over, sentinel_of
 from replica_tables import assert_same, serve, settle
 
 import replay_server as rs
@@ -84,8 +84,7 @@ def test_an_actor_and_a_learner_go_on_when_sentinel_promotes_the_replica(tmp_pat
         with sentinel_of(first.port, tmp_path) as sentinel, Work(url) as work:
             eventually(lambda: sentinel.discover_slaves("mine"), "the discovery of the replica")
             eventually(lambda: len(work.acknowledged) > 100 and work.batches > 20, "some work")
-            first.kill()
-            eventually(lambda: sentinel.discover_master("mine")[1] == second.port, "a failover")
+            fail_over(sentinel, first.kill, second.port)
             made, batches = work.made, work.batches
             eventually(
                 lambda: work.failures or (work.made > made + 100 and work.batches > batches + 20), "work on the replica"
