@@ -1,5 +1,5 @@
 """Stable-Baselines3's replay buffers over a table of this project: `ReplayBuffer`, `DictReplayBuffer` and
-`NStepReplayBuffer` in one.
+`NStepReplayBuffer` in one, and `HerReplayBuffer`.
 
 `model.save_replay_buffer` writes Stable-Baselines3's file, which is a pickle of this object: its settings, and, of a
 buffer in this process, the bytes of a snapshot (docs/snapshot.md). No transition is pickled. Of a buffer on a server it
@@ -19,6 +19,8 @@ import torch
 from stable_baselines3.common.buffers import BaseBuffer, ReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
+from stable_baselines3.her.goal_selection_strategy import KEY_TO_GOAL_STRATEGY, GoalSelectionStrategy
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from replay_server import Column, Uniform, Window
 from replay_server.connection import Address
@@ -84,36 +86,39 @@ class ReplayServerBuffer(ReplayBuffer):
             self._writer = self._table.vector_writer(n_envs, n_step=self._n_steps, discount=discount, **columns)
 
     def _signature(self) -> dict[str, Any]:
-        space, shapes = self.observation_space, self.obs_shape
-        action_dtype = np.float32 if self.action_space.dtype == np.float64 else self.action_space.dtype
-        actions = Column(action_dtype, (self.action_dim,))
-
-        def observation(step_only: bool = False) -> Any:
-            if isinstance(space, gym.spaces.Dict):
-                return {key: Column(space[key].dtype, shapes[key], step_only=step_only) for key in shapes}
-            return Column(space.dtype, shapes, step_only=step_only)
-
-        def seen(offset: int) -> Any:
-            if isinstance(space, gym.spaces.Dict):
-                return {key: Window(f"step/{key}", offset=offset) for key in shapes}
-            return Window("step", offset=offset)
-
         if self._n_steps > 1:
             return {
-                "step": observation(step_only=True),
-                "observations": seen(0),
-                "actions": actions,
-                "next_observations": seen(self._n_steps),
+                "step": self._observation(step_only=True),
+                "observations": self._seen(0),
+                "actions": self._action(),
+                "next_observations": self._seen(self._n_steps),
                 "rewards": Column("float32"),
                 "discounts": Column("float32"),
             }
         return {
-            "observations": observation(),
-            "actions": actions,
-            "next_observations": observation(),
+            "observations": self._observation(),
+            "actions": self._action(),
+            "next_observations": self._observation(),
             "dones": Column("float32", (1,)),
             "rewards": Column("float32", (1,)),
         }
+
+    def _observation(self, step_only: bool = False) -> Any:
+        """The column of an observation, or of each of its parts."""
+        space: Any = self.observation_space
+        if isinstance(self.obs_shape, dict):
+            return {key: Column(space[key].dtype, shape, step_only=step_only) for key, shape in self.obs_shape.items()}
+        return Column(space.dtype, self.obs_shape, step_only=step_only)
+
+    def _seen(self, offset: int) -> Any:
+        """The window of the observation so many steps later."""
+        if isinstance(self.obs_shape, dict):
+            return {key: Window(f"step/{key}", offset=offset) for key in self.obs_shape}
+        return Window("step", offset=offset)
+
+    def _action(self) -> Column:
+        dtype = np.float32 if self.action_space.dtype == np.float64 else self.action_space.dtype
+        return Column(dtype, (self.action_dim,))
 
     # ---- saved by the library ----------------------------------------------------------------------------------------
 
@@ -127,7 +132,7 @@ class ReplayServerBuffer(ReplayBuffer):
             return {"settings": self._settings, "snapshot": Path(saved).read_bytes()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        ReplayServerBuffer.__init__(self, **state["settings"])
+        type(self).__init__(self, **state["settings"])
         if "snapshot" in state:
             with tempfile.TemporaryDirectory() as folder:
                 file = Path(folder) / "buffer.snapshot"
@@ -138,12 +143,8 @@ class ReplayServerBuffer(ReplayBuffer):
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
         """Adds one transition of each of the environments."""
-        done = np.asarray(done, bool)
-        terminated = done
-        if self.handle_timeout_termination:
-            terminated = done & [not info.get("TimeLimit.truncated", False) for info in infos]
-        actions = np.reshape(action, (self.n_envs, self.action_dim))
-        actions = actions.astype(np.float32) if actions.dtype == np.float64 else actions
+        done, terminated = self._ends(done, infos)
+        actions = self._actions_as_stored(action)
         obs, next_obs = self._observations_as_stored(obs), self._observations_as_stored(next_obs)
         if self._n_steps > 1:
             step = {"step": obs, "actions": actions, "rewards": np.asarray(reward, np.float32)}
@@ -160,6 +161,17 @@ class ReplayServerBuffer(ReplayBuffer):
                 "rewards": np.asarray(reward, np.float32).reshape(self.n_envs, 1),
             }
         )
+
+    def _ends(self, done: Any, infos: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+        """Whose episode ends, and whose ends by itself, bool (n_envs,) each."""
+        done = np.asarray(done, bool)
+        if not self.handle_timeout_termination:
+            return done, done
+        return done, done & [not info.get("TimeLimit.truncated", False) for info in infos]
+
+    def _actions_as_stored(self, action: Any) -> np.ndarray:
+        actions = np.reshape(action, (self.n_envs, self.action_dim))
+        return actions.astype(np.float32) if actions.dtype == np.float64 else actions
 
     def _observations_as_stored(self, observations: Any) -> Any:
         if isinstance(self.obs_shape, dict):
@@ -210,6 +222,162 @@ class ReplayServerBuffer(ReplayBuffer):
     def reset(self) -> None:
         """Removes all transitions."""
         self._table.reset()
+
+
+class ReplayServerHerBuffer(ReplayServerBuffer, HerReplayBuffer):
+    """A `stable_baselines3.HerReplayBuffer` over a table: hindsight experience replay (Andrychowicz et al. 2017).
+
+    An episode's steps are stored once. Each of its transitions is an item that also shows the goals that were achieved
+    where its new goal may come from, so another process can sample them without knowing the episode. As in the
+    original, a transition can be sampled once its episode has ended, and `env` computes the new goals' rewards.
+
+    Args:
+        n_sampled_goal, goal_selection_strategy: as the original's: of n + 1 transitions n have another goal.
+        copy_info_dict: must be False: infos are not stored.
+        max_episode_steps: goals are taken from this many steps at a time of a longer episode. None: as many as the
+            environment's time limit, or 1,000. A transition takes 4 bytes of memory for each, with the strategy "final"
+            for one alone.
+
+        The others are those of `ReplayServerBuffer`.
+    """
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        env: Any = None,
+        device: torch.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        n_sampled_goal: int = 4,
+        goal_selection_strategy: GoalSelectionStrategy | str = "future",
+        copy_info_dict: bool = False,
+        url: str | None = None,
+        table: str = "stable-baselines3",
+        sampler: Any = Uniform(),  # noqa: B008
+        max_episode_steps: int | None = None,
+    ) -> None:
+        if copy_info_dict:
+            raise ValueError("copy_info_dict is not for this buffer: infos are not stored")
+        if n_steps_of_algorithm()[0] > 1:
+            raise ValueError("expected n_steps=1: a return over several steps would be of the old goal")
+        if isinstance(goal_selection_strategy, str):
+            if goal_selection_strategy.lower() not in KEY_TO_GOAL_STRATEGY:
+                raise ValueError(f"expected a strategy of {[*KEY_TO_GOAL_STRATEGY]}, got {goal_selection_strategy!r}")
+            goal_selection_strategy = KEY_TO_GOAL_STRATEGY[goal_selection_strategy.lower()]
+        self.env = env
+        self.goal_selection_strategy = goal_selection_strategy
+        self.copy_info_dict = False
+        self.n_sampled_goal = n_sampled_goal
+        self.her_ratio = 1 - 1 / (n_sampled_goal + 1)
+        self._longest = max_episode_steps or time_limit(env) or 1_000
+        arguments = (buffer_size, observation_space, action_space, device, n_envs, optimize_memory_usage)
+        ReplayServerBuffer.__init__(self, *arguments, handle_timeout_termination, url, table, sampler, (1, 0.0))
+        del self._settings["n_step"]
+        self._settings |= {
+            "n_sampled_goal": n_sampled_goal,
+            "goal_selection_strategy": goal_selection_strategy,
+            "max_episode_steps": self._longest,
+        }
+        self._writer = self._table.vector_writer(n_envs, history=self._longest + 1)
+        self._lengths = np.zeros(n_envs, np.int64)
+        self._last: Any = None
+
+    def _signature(self) -> dict[str, Any]:
+        one_goal = self.goal_selection_strategy == GoalSelectionStrategy.FINAL
+        return {
+            "step": self._observation(step_only=True),
+            "observations": self._seen(0),
+            "actions": self._action(),
+            "next_observations": self._seen(1),
+            "goals": Window("step/achieved_goal", max_length=1 if one_goal else self._longest),
+            "dones": Column("float32", (1,)),
+            "rewards": Column("float32", (1,)),
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._writer.flush()
+        return ReplayServerBuffer.__getstate__(self)
+
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
+        """Adds one transition of each of the environments; they can be sampled once their episodes have ended."""
+        done, terminated = self._ends(done, infos)
+        self._writer.append(
+            {
+                "step": self._observations_as_stored(obs),
+                "actions": self._actions_as_stored(action),
+                "dones": np.asarray(terminated, np.float32).reshape(self.n_envs, 1),
+                "rewards": np.asarray(reward, np.float32).reshape(self.n_envs, 1),
+            }
+        )
+        self._lengths += 1
+        self._last = self._observations_as_stored(next_obs)
+        self._end(done | (self._lengths == self._longest))
+
+    def _end(self, ended: np.ndarray) -> None:
+        """Makes the items of these environments' episodes, bool (n_envs,)."""
+        if not ended.any():
+            return
+        self._writer.append({"step": self._last}, mask=ended)
+        lengths = np.where(ended, self._lengths, 0)
+        for t in range(lengths.max()):
+            goals = {
+                GoalSelectionStrategy.FUTURE: slice(t + 1, None),
+                GoalSelectionStrategy.FINAL: slice(-1, None),
+                GoalSelectionStrategy.EPISODE: slice(1, None),
+            }[self.goal_selection_strategy]
+            at = np.where(t < lengths, t - lengths - 1, -1)
+            self._writer.create_items(at=at, columns={"goals": goals}, mask=t < lengths)
+        self._lengths[ended] = 0
+
+    def sample(self, batch_size: int, env: Any = None) -> Any:
+        """Draws a batch, as tensors on the buffer's device, first those with their own goals and then the others;
+        `env` normalizes it where it is a `VecNormalize`.
+
+        Raises:
+            RuntimeError: no episode has ended yet.
+        """
+        if self.env is None:
+            raise ValueError("this buffer has no environment to compute rewards with: call set_env")
+        self._writer.flush()
+        if self.size() == 0:
+            raise RuntimeError("no episode has ended yet: expected learning_starts to be longer than an episode")
+        data = self._table.sample(batch_size, timeout=0 if self._settings["url"] is None else None).data
+        seen, then, rewards = dict(data["observations"]), dict(data["next_observations"]), data["rewards"].copy()
+        real = batch_size - int(self.her_ratio * batch_size)
+        if real < batch_size:
+            achieved = data["goals"]
+            which = achieved.offsets[real:-1] + np.random.randint(achieved.lengths[real:])
+            goals = np.concatenate([seen["desired_goal"][:real], achieved.values[which]])
+            seen["desired_goal"] = then["desired_goal"] = goals
+            about: list[dict[str, Any]] = [{} for _ in which]
+            given = (then["achieved_goal"][real:], goals[real:], about)
+            rewards[real:, 0] = self.env.env_method("compute_reward", *given, indices=[0])[0]
+        return DictReplayBufferSamples(
+            observations=self._tensors(self._normalize_obs(seen, env)),
+            actions=self._tensors(data["actions"]),
+            next_observations=self._tensors(self._normalize_obs(then, env)),
+            dones=self._tensors(data["dones"]),
+            rewards=self._tensors(self._normalize_reward(rewards, env)),
+        )
+
+    def truncate_last_trajectory(self) -> None:
+        """Ends the episodes that have not ended, as a time limit would. A saved buffer holds none of them."""
+        self._end(self._lengths > 0)
+
+    def reset(self) -> None:
+        """Removes all transitions, those of unfinished episodes as well."""
+        self._writer.end_episode()
+        self._lengths[:] = 0
+        ReplayServerBuffer.reset(self)
+
+
+def time_limit(env: Any) -> int | None:
+    """`max_episode_steps` of a vector environment's first environment; None where there is none."""
+    spec = None if env is None else env.get_attr("spec", [0])[0]
+    return spec.max_episode_steps if spec is not None else None
 
 
 def n_steps_of_algorithm() -> tuple[int, float]:

@@ -187,7 +187,7 @@ def sentinel_of(primary: int, folder: Path) -> Iterator[redis.sentinel.Sentinel]
 def fail_over(sentinel: redis.sentinel.Sentinel, kill: Callable[[], object], successor: int) -> None:
     """Kills the primary and waits until Sentinel has put the server on this port in its place.
 
-    Sentinel believes only meanwhile that a server that is silent for a second is dead: on a loaded machine all of them are.
+    Only meanwhile is a server that is silent for a second dead to Sentinel: on a loaded machine all of them are.
     """
 
     def believe_after(milliseconds: int) -> None:
