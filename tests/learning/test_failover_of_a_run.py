@@ -6,8 +6,6 @@ The parts are real processes with nothing but the two hosts' URL. Sentinel is Re
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from forked_program import ForkedProgram
 from links import eventually, fail_over, sentinel_of
 from replica_tables import Member, serve
 
@@ -40,9 +39,8 @@ class Parts:
         }
         self._processes = {}
         for part, words in further.items():
-            command = [sys.executable, "-m", "replay_server", part, "--server", url, *words]
-            with open(folder / f"{part}.log", "wb") as log:
-                self._processes[part] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            command = [part, "--server", url, *words]
+            self._processes[part] = ForkedProgram(command, folder, folder / f"{part}.log")
 
     def reach(self, server: Member, updates: int) -> None:
         """Waits until the server has been told of so many updates."""

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import os
 import re
 import signal
 import socket
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forked_program import ForkedProgram
 
 pytest.importorskip("torch")
 
@@ -200,29 +200,31 @@ RUN = [
 """What the learner is told, and it alone: the others have the URL."""
 LONGEST_S = 600.0
 """It only ends a test that hangs: a loaded machine takes many times as long as a quiet one."""
-PROGRAM = """
-import sys
-from replay_server.jobs import progress
-from replay_server.cli import main
-
-progress.PLAIN_EVERY_S, progress.RATE_WINDOW_S = 0.5, 1.0  # a test would wait for it up to 20 s
-sys.exit(main(sys.argv[1:]))
-"""
 
 
 class Part:
-    """One part in a process of its own, with what it prints in a file."""
+    """One part in a process of its own, with what it prints in a file; `as_typed`: as a shell would start it."""
 
-    def __init__(self, folder: Path, url: str, part: str, *words: str, log: str = "", told: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        url: str,
+        part: str,
+        *words: str,
+        log: str = "",
+        told: bool = True,
+        as_typed: bool = False,
+    ) -> None:
         self.run = folder / f"{part}-run"
         self.output = folder / f"{log or part}.log"
         logdir = ["--logdir", str(self.run)] if part != "actor" else []
         given = ["--server", url, *(RUN if part == "learner" and told else []), *logdir, *words]
+        if not as_typed:
+            self.process = ForkedProgram([part, *given], folder, self.output)
+            return
         with open(self.output, "ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, part, *given],
-                stdout=output, stderr=output, cwd=folder, start_new_session=True, env=dict(os.environ),
-            )  # fmt: skip
+            command = [sys.executable, "-m", "replay_server", part, *given]
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder, start_new_session=True)
 
     @property
     def text(self) -> str:
@@ -423,7 +425,7 @@ def test_a_learner_that_may_come_back_leaves_the_table_open_and_its_actors_wait(
 
 @pytest.mark.parametrize("part", ["actor", "evaluator"])
 def test_a_part_says_once_that_it_waits_for_a_run_and_ctrl_c_ends_it(start, part):
-    waiting = start(part)
+    waiting = start(part, as_typed=True)
     waiting.wait_for("no run yet: waiting for a learner to begin one")
     time.sleep(1.2)  # it looks again meanwhile
     waiting.process.send_signal(signal.SIGINT)
