@@ -13,6 +13,8 @@ struct error {
 
 const char *error_code_name(enum error_code code);
 
+uint32_t crc32c(uint32_t before, const void *data, size_t length);
+
 enum step_codec { CODEC_NONE, CODEC_LZ4, CODEC_ZSTD, ... };
 struct codec;
 bool codec_available(enum step_codec kind);

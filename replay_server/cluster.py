@@ -7,6 +7,7 @@ import itertools
 import json
 import logging
 import os
+import shutil
 import tempfile
 import threading
 import time
@@ -19,14 +20,16 @@ from typing import Any
 import redis
 
 from .client import Client
-from .cluster_address import ClusterAddress
+from .cluster_address import ClusterAddress, even_slots
 from .cluster_leave import Forgotten, forget, number_of
-from .cluster_members import LOOK_S, Members
+from .cluster_members import FILE, LOOK_S, Members
 from .cluster_moves import move
+from .cluster_reshard import reshard
 from .cluster_shards import SCHEME, place_of
 from .cluster_tables import share_of
 from .errors import ServerError
 from .server import Server
+from .snapshot_file import new_name
 from .table import Table
 from .topology import MOST_SHARDS, Topology, parse_slots
 
@@ -69,7 +72,9 @@ class Cluster(Members):
         config: further settings of each shard, as for CONFIG SET.
         announce: the address that clients are told; None = `host`.
         restore: "latest": every shard begins with the newest snapshot of its folder; "checkpoint": with that of the
-            last `checkpoint`, and with the slots that it had then.
+            last `checkpoint`, and with the slots that it had then. Or the file that a `checkpoint` of another folder
+            returned, perhaps of another number of shards: see `docs/cluster.md`. Then nothing of a cluster may be in
+            `directory` yet; the folder of the checkpoint stays as it is.
         pin: each shard has a core to itself; None = if this process may use more cores than there are shards.
         start_timeout: seconds in which each shard must be ready.
         shard_of: URL of a cluster that runs, `redis+cluster://[:password@]host:port…`, perhaps on other hosts. The
@@ -86,7 +91,7 @@ class Cluster(Members):
 
     Raises:
         ServerError: a shard did not start; the folder is that of another number of shards, or of shards whose numbers
-            others have by now; or no shard of `shard_of` answers.
+            others have by now; no shard of `shard_of` answers; or a checkpoint is not whole or does not fit `tables`.
     """
 
     def __init__(
@@ -101,15 +106,18 @@ class Cluster(Members):
         config: Mapping[str, Any] | None = None,
         *,
         announce: str | None = None,
-        restore: str | None = None,
+        restore: str | os.PathLike[str] | None = None,
         pin: bool | None = None,
         start_timeout: float = 30.0,
         shard_of: str | None = None,
     ) -> None:
         if not 1 <= shards <= MOST_SHARDS:
             raise ServerError(f"expected 1 to {MOST_SHARDS} shards, got {shards}")
-        if restore not in (None, "latest", "checkpoint"):
-            raise ServerError(f'expected restore to be "latest", "checkpoint" or None, got {restore!r}')
+        manifest = None if restore in (None, "latest", "checkpoint") else Path(restore or ".")
+        if manifest is not None and not manifest.is_file():
+            raise ServerError(
+                f'expected restore to be "latest", "checkpoint", the file of a checkpoint or None, got {restore!r}'
+            )
         self._announced = announce or host
         if self._announced in ("0.0.0.0", "::"):
             raise ServerError(
@@ -118,7 +126,7 @@ class Cluster(Members):
         self._owner = os.getpid()
         self._tables, self._host, self._password, self._shard_of = list(tables), host, password, shard_of
         if shard_of is not None:
-            if self._tables or restore == "checkpoint":
+            if self._tables or restore not in (None, "latest"):
                 raise ServerError("expected shard_of without tables and checkpoint: these are of the cluster joined")
             try:
                 self._password = password or ClusterAddress.of_client(shard_of).password
@@ -140,10 +148,16 @@ class Cluster(Members):
         """Shards that were taken out, and when they are stopped."""
         self.restarts = 0
         self.failing: dict[int, str] = {}
+        made: list[Path] = []
         try:
-            before, files = self._read_topology(), [restore] * shards
+            files: list[str | None]
+            if manifest is not None:
+                before, files = self._bring_here(manifest, made)
+            else:
+                before, files = self._read_topology(), [None if restore is None else str(restore)] * shards
             if restore == "checkpoint":
-                before, files = self._read_checkpoint(before)
+                before, files = self._read_checkpoint(self._directory / CHECKPOINT_FILE, before)
+                self._check_as_many(len(files))
             entered = False
             while not entered:
                 if shard_of is not None:
@@ -156,6 +170,8 @@ class Cluster(Members):
                 entered = self._entered()
         except BaseException:
             self.stop(timeout=0)
+            for folder in made:
+                shutil.rmtree(folder, ignore_errors=True)
             raise
         self._watcher = threading.Thread(target=self._watch, name="replay-cluster", daemon=True)
         self._watcher.start()
@@ -327,25 +343,67 @@ class Cluster(Members):
         told = {"topology": json.loads(topology.to_json()), "snapshots": names}
         return self._write(CHECKPOINT_FILE, json.dumps(told))
 
-    def _read_checkpoint(self, now: Topology | None) -> tuple[Topology, list[str | None]]:
-        """The topology of the last checkpoint, in the version that follows, and the snapshots."""
-        file = self._directory / CHECKPOINT_FILE
+    def _read_checkpoint(self, file: Path, now: Topology | None) -> tuple[Topology, list[str | None]]:
+        """The topology of a checkpoint, in the version that follows, and the snapshots."""
         try:
             told = json.loads(file.read_text())
             topology = Topology.from_json(json.dumps(told["topology"]))
-            names = [str(self._directory / name) for name in told["snapshots"]]
+            names = [str(file.parent / name) for name in told["snapshots"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ServerError(f"{file} cannot be read: {error}") from error
-        if len(names) != len(self.numbers):
-            raise ServerError(
-                f"{file} is of {len(names)} shards, and {len(self.numbers)} were asked for: start as many"
-            )
         if missing := [name for name in names if not os.path.exists(name)]:
             raise ServerError(f"{file} names {missing[0]}, which is not there any more (setting snapshot-keep)")
         version = max(topology.version, now.version if now else 0)
         gone = topology.gone | (now.gone if now else frozenset())
         gone -= {shard.number for shard in topology.shards}
         return replace(topology, version=version, gone=gone), [os.path.abspath(name) for name in names]
+
+    def _check_as_many(self, count: int) -> None:
+        if count != len(self.numbers):
+            raise ServerError(
+                f"{self._directory / CHECKPOINT_FILE} is of {count} shards, and {len(self.numbers)} were asked for: "
+                "start as many, or give this file as restore, and another directory"
+            )
+
+    def _bring_here(self, manifest: Path, made: list[Path]) -> tuple[Topology, list[str | None]]:
+        """Makes the snapshots of these shards out of those of a checkpoint that is elsewhere. As many shards go on as
+        they were. Others have slots in equal parts, and new ids. `made` gets the folders that are new."""
+        shards, there = len(self.numbers), manifest.parent / FILE
+        taken = [
+            name for name in (FILE, *(f"shard-{n}" for n in range(MOST_SHARDS))) if (self._directory / name).exists()
+        ]
+        if taken:
+            raise ServerError(f"{self._directory} holds {taken[0]} already: restore {manifest} in another directory")
+        now = Topology.from_json(there.read_text()) if there.exists() else None
+        topology, files = self._read_checkpoint(manifest, now)
+        as_many = len(files) == shards
+        if not as_many and topology.leaving:
+            raise ServerError(
+                f"{manifest} is of shards of which one was leaving: restore it on {len(files)} shards first"
+            )
+        self.numbers = [shard.number for shard in topology.shards][:shards]
+        if len(self.numbers) < shards:
+            first = topology.next_number(shards - len(self.numbers))
+            self.numbers += range(first, first + shards - len(self.numbers))
+        name = new_name()
+        out = [self._directory / f"shard-{number}" / name for number in self.numbers]
+        try:
+            for file in out:
+                file.parent.mkdir(parents=True)
+                made.append(file.parent)
+            if as_many:
+                for source, file in zip(files, out, strict=True):
+                    shutil.copyfile(str(source), file)
+            else:
+                place = {shard.number: at for at, shard in enumerate(topology.shards)}
+                before = [place[owner] for owner in topology.owners()]
+                after = [at for at in range(shards) for _ in even_slots(at, shards)]
+                tables = {table.name: table for table in self._tables}
+                reshard([str(file) for file in files], before, tables, self.numbers, after, out)
+                topology = replace(topology, shards=())
+        except OSError as error:
+            raise ServerError(f"the snapshots of the new shards cannot be written: {error}") from error
+        return topology, [str(file) for file in out]
 
     # ---- its end -----------------------------------------------------------------------------------------------------
 
