@@ -143,7 +143,8 @@ class Client(Operations, Blocking):
                 makes the items itself. Without them, a `replay_server.writer.Writer`, whose caller makes the items.
             options: those of `replay_server.writer.VectorWriter` (flush_steps, history, timeout, in_flight), and with
                 n_step those of `replay_server.n_step_writer.VectorNStepWriter` too. And place, of a cluster: a number,
-                which says which shard the streams are on, modulo how many there are; without it, writers take turns.
+                which says which shard the streams are on, modulo how many there are; without it, that with the fewest
+                streams, which may be another one later.
 
         Raises:
             SchemaError: the table has no windows, or they do not fit n_step.

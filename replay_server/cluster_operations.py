@@ -8,6 +8,7 @@ to the key's home.
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from . import cluster_add, cluster_queue, cluster_sample, commands, gradients
 from .batch import Batch, new_batch
 from .checks import check_awaited, check_ids, check_priorities, check_timeout
 from .cluster_address import process_offset, slot_of
-from .cluster_known import LOOK_EVERY_S, KnownShards, Shard
+from .cluster_known import LOOK_EVERY_S, LOOK_PATIENCE_S, KnownShards, Shard
 from .cluster_sample import join_ragged
 from .cluster_streams import ShardStreams
 from .cluster_tables import closed_on_all, share_of, share_of_limiter, whole_info, whole_of
@@ -105,6 +106,28 @@ class ClusterOperations(KnownShards):
         """The shards in turn."""
         shards = yield from self._present()
         return shards[next(self._turns) % len(shards)]
+
+    def _least_written(self, name: str, own: Shard | None = None, own_streams: int = 0) -> Operation[Shard]:
+        """The shard on which the fewest streams of a table are open, those of its own apart that a writer has on `own`.
+        Of several it is the next in turn, and `own` last. One that does not answer is the last choice."""
+        takers = yield from self._takers()
+        first = next(self._turns)
+        takers = [takers[(first + place) % len(takers)] for place in range(len(takers))]
+        if len(takers) == 1:
+            return takers[0]
+        asked = [Shard(shard.number, [], shard.url, self, patient=False) for shard in takers]
+        try:
+            told = yield from together([shard.info(name) for shard in asked], time.monotonic() + LOOK_PATIENCE_S)
+        finally:
+            for shard in asked:
+                shard._pool.close()
+
+        def load(place: int) -> tuple[float, bool]:
+            info, is_own = told[place], takers[place] is own
+            streams = math.inf if isinstance(info, Exception) else info["streams"] - own_streams * is_own
+            return streams, is_own
+
+        return takers[min(range(len(takers)), key=load)]
 
     # ---- keys: weights, gradients ------------------------------------------------------------------------------------
 
@@ -420,14 +443,16 @@ class ClusterOperations(KnownShards):
         discount: float | None,
         options: Mapping[str, Any],
     ) -> Operation[Any]:
-        """A writer on one shard, which its streams stay on: that of the place that was asked for, or the shards in
-        turn."""
+        """A writer on one shard: that of the place that was asked for, or that with the fewest streams."""
         place = options.get("place")
-        takers = yield from self._takers()
-        shard = takers[(next(self._turns) if place is None else place) % len(takers)]
+        if place is None:
+            shard = yield from self._least_written(name)
+        else:
+            takers = yield from self._takers()
+            shard = takers[place % len(takers)]
         options = {key: value for key, value in options.items() if key != "place"}
         served = yield from shard._look_up(name)
-        sink = ShardStreams(self, shard, served)
+        sink = ShardStreams(self, shard, served, stays=place is not None)
         return make_writer(kinds, served.table, sink, environments, n_step, discount, options)
 
 

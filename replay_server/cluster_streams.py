@@ -1,17 +1,34 @@
-"""Where a writer's steps and items go when the table is on shards: streams on one of them, until that leaves."""
+"""Where a writer's steps and items go when the table is on shards: streams on one of them, until that leaves, or
+until others have fewer streams.
+
+A lone writer would otherwise fill its shard alone, and what the other shards hold would never grow old and leave. So a
+writer that names no shard goes, now and then, where the fewest streams are beside its own: where there are as many
+streams on every shard all stay, and where there are fewer or more they take turns. It sends the steps again that its
+next items can show, as when a shard leaves. Two kinds of tables keep it where it is: those that are sampled in order,
+for the order of what it adds, and those whose rate limiter may hold it back, since a shard without a producer would
+hold samples back.
+"""
 
 from __future__ import annotations
 
+import random
+import time
 from typing import TYPE_CHECKING
 
 from .client_streams import ClientStreams
+from .cluster_queue import has_order
 from .commands import ServedTable
 from .driver import Operation
 from .errors import ConnectionLost
+from .selectors import MinSize
 
 if TYPE_CHECKING:
     from .cluster_known import Shard
     from .cluster_operations import ClusterOperations
+
+
+MOVE_EVERY_S = 30.0
+"""About how often a writer looks whether other shards have fewer streams: a move sends some steps twice."""
 
 
 class ShardStreams(ClientStreams):
@@ -19,9 +36,19 @@ class ShardStreams(ClientStreams):
 
     _client: Shard
 
-    def __init__(self, cluster: ClusterOperations, shard: Shard, served: ServedTable) -> None:
+    def __init__(self, cluster: ClusterOperations, shard: Shard, served: ServedTable, stays: bool) -> None:
         super().__init__(shard, served)
         self._cluster = cluster
+        table = served.table
+        self._stays = stays or has_order(table) or not isinstance(table.rate_limiter, MinSize)
+        self._streams = 0
+        self._next: Shard | None = None
+        """Where it is on its way to."""
+        self._wait()
+
+    def _wait(self) -> None:
+        """Not all writers of a job look at the same time."""
+        self._look_at = time.monotonic() + MOVE_EVERY_S * random.uniform(0.5, 1.5)
 
     def leaves(self, refused: bool = False) -> Operation[bool]:
         """See `StepSink`."""
@@ -31,14 +58,27 @@ class ShardStreams(ClientStreams):
         if refused:
             return (yield from self._cluster._has_left(self._client))
         shards = yield from self._cluster._found()
-        return self._client.leaving or self._client not in shards
+        if self._client.leaving or self._client not in shards:
+            return True
+        return (yield from self._moves())
+
+    def _moves(self) -> Operation[bool]:
+        """Whether it goes to a shard with fewer streams."""
+        if self._stays or self._connection is None or time.monotonic() < self._look_at:
+            return False
+        self._wait()
+        found = yield from self._cluster._least_written(self._served.table.name, self._client, self._streams)
+        self._next = None if found is self._client else found
+        return self._next is not None
 
     def open(self, streams: int, history: int) -> Operation[None]:
         """See `StepSink`."""
+        self._streams = streams
         while True:
-            if (yield from self.leaves()):
-                takers = yield from self._cluster._takers()
-                self._client = takers[next(self._cluster._turns) % len(takers)]
+            if self._next is not None:
+                self._client, self._next = self._next, None
+            elif (yield from self.leaves()):
+                self._client = yield from self._cluster._least_written(self._served.table.name)
             try:
                 return (yield from super().open(streams, history))
             except ConnectionLost:
