@@ -21,7 +21,7 @@ from replica_tables import Member, serve
 
 RUN = [
     "--env", "CartPole-v1", "--actors", "1", "--envs-per-actor", "2", "--min-size-to-sample", "200", "--hidden", "16",
-    "--eval-episodes", "1", "--eval-every-updates", "200", "--final-episodes", "0", "--precision", "float32",
+    "--eval-episodes", "1", "--eval-every-updates", "50", "--final-episodes", "0", "--precision", "float32",
     "--targets-ahead", "off", "--minutes", "30",
 ]  # fmt: skip
 LONGEST_S = 600.0
@@ -102,25 +102,25 @@ def test_a_run_goes_on_when_its_primary_is_killed_and_sentinel_chooses_the_repli
     primary, replica = pair
     with sentinel_of(primary.port, tmp_path) as sentinel:
         eventually(lambda: sentinel.discover_slaves("mine"), "Sentinel knows the replica")
-        parts.reach(primary, 300)
+        parts.reach(primary, 100)
         acknowledged = primary.redis.hget("apex:learner", "updates")
         assert primary.redis.wait(1, 60_000) == 1
         fail_over(sentinel, primary.kill, replica.port)
-        parts.reach(replica, int(acknowledged) + 300)
+        parts.reach(replica, int(acknowledged) + 100)
         parts.evaluate(replica)
     parts.end()
 
 
 def test_a_planned_change_of_places_loses_and_doubles_no_transition(pair: tuple[Member, Member], parts: Parts) -> None:
     primary, replica = pair
-    parts.reach(primary, 200)
+    parts.reach(primary, 50)
     primary.redis.execute_command("FAILOVER")
     eventually(lambda: replica.redis.info("replication")["role"] == "master", "the replica is the primary")
-    parts.reach(replica, 500)
+    parts.reach(replica, 150)
     eventually(lambda: primary.redis.info("replication").get("master_link_status") == "up", "they changed places")
     replica.redis.execute_command("FAILOVER")  # and back
     eventually(lambda: primary.redis.info("replication")["role"] == "master", "they changed places again")
-    parts.reach(primary, 800)
+    parts.reach(primary, 250)
     parts.end()
     said, given = counts(primary)
     assert said == given

