@@ -36,7 +36,7 @@ def native_build() -> Path:
         *("-S", str(REPOSITORY / "native"), "-B", str(BUILD), "-G", "Ninja"),
         f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
         *("-DREPLAY_TESTS=ON", "-DREPLAY_SANITIZE=ON", "-DREPLAY_WERROR=ON", "-DCMAKE_BUILD_TYPE=Debug"),
-        "-DCMAKE_C_FLAGS=-Og",
+        "-DCMAKE_C_FLAGS=-O1",
     ]
     for command in (configure, [tool("cmake"), "--build", str(BUILD), "-j", "2"]):
         result = subprocess.run(command, capture_output=True, text=True, timeout=800)
