@@ -29,6 +29,7 @@ class Role:
         pause_us: from the end of a round to the next.
         rate_per_s: rounds begun each second by all connections together, where they can; 0 = one after another.
         rounds: of each connection; 0 = as long as the load lasts.
+        spread: with `rate_per_s`, requests are spread over the time of a round instead of sent in a row.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Role:
     pause_us: float = 0
     rate_per_s: float = 0
     rounds: int = 0
+    spread: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def run(
             arguments += ["--role", role.name, "--connections", str(role.connections)]
             arguments += ["--pause-us", f"{role.pause_us:.0f}"]
             if role.rate_per_s:
-                arguments += ["--rate", f"{role.rate_per_s:g}"]
+                arguments += ["--rate", f"{role.rate_per_s:g}", *(["--spread"] if role.spread else [])]
             if role.rounds:
                 arguments += ["--rounds", str(role.rounds)]
             for name, content in role.requests.items():

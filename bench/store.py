@@ -19,7 +19,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ OURS, REDIS = "replay", "redis"
 CLIENTS = 50
 DATA_BYTES = 64
 KEYSPACE = 100_000
+VALUES_BYTES = 52_000_000
+"""Of large values there are fewer keys, so that they take no more than this, or 50 keys."""
 LARGE_BYTES = 1 << 20
 WEIGHTS_BYTES = 13_000_000
 WEIGHTS_READERS = 8
@@ -125,17 +127,25 @@ ENTRIES = "stream"
 
 
 class Side:
-    """One of the two servers, stopped but for its turns. A context manager."""
+    """One of the two servers, stopped but for its turns. A context manager.
 
-    def __init__(self, name: str, folder: str, server_processor: int, client_processor: int) -> None:
+    Its files lie in a folder of its name in `folder`; `config` are settings, by the names that both have for them.
+    """
+
+    def __init__(
+        self, name: str, folder: str, server_processor: int, client_processor: int, config: Mapping[str, str] | None = None
+    ) -> None:
         self.name = name
+        own = Path(folder) / name
+        own.mkdir(exist_ok=True)
         self._client_processor = client_processor
         self._stack = contextlib.ExitStack()
         try:
             if name == REDIS:
-                self.port, self.pid = self._start_redis(folder)
+                self.port, self.pid = self._start_redis(own, config or {})
             else:
-                server = self._stack.enter_context(rs.Server([], config={"proto-max-bulk-len": 512 << 20}))
+                config = {"proto-max-bulk-len": str(512 << 20), **(config or {})}
+                server = self._stack.enter_context(rs.Server([], directory=own, config=config))
                 self.port, self.pid = int(server.url.rpartition(":")[2]), server.pid
             for task in Path(f"/proc/{self.pid}/task").iterdir():
                 os.sched_setaffinity(int(task.name), {server_processor})
@@ -151,12 +161,13 @@ class Side:
             self._stack.close()
             raise
 
-    def _start_redis(self, folder: str) -> tuple[int, int]:
+    def _start_redis(self, folder: Path, config: Mapping[str, str]) -> tuple[int, int]:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        command = ["redis-server", "--port", str(port), "--save", "", "--appendonly", "no", "--dir", folder]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        settings = {"port": str(port), "save": "", "appendonly": "no", "dir": str(folder), **config}
+        words = [word for name, value in settings.items() for word in (f"--{name}", value)]
+        process = subprocess.Popen(["redis-server", *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         self._stack.callback(end_process, process)
         return port, process.pid
 
@@ -209,7 +220,7 @@ class Side:
         command = ["taskset", "--cpu-list", str(self._client_processor), "redis-benchmark", "--csv"]
         options = {"-p": self.port, "-c": test.clients, "-n": requests, "-P": pipeline, "-d": test.data_bytes}
         if test.command[0] == "-t" or any(RANDOM in word for word in test.command):
-            options["-r"] = KEYSPACE if test.data_bytes <= DATA_BYTES else 50
+            options["-r"] = min(KEYSPACE, max(50, VALUES_BYTES // test.data_bytes))
         command += [str(word) for pair in options.items() for word in pair]
         done = subprocess.run([*command, *test.command], capture_output=True, text=True, timeout=600)
         rows = list(csv.DictReader(done.stdout.splitlines()))

@@ -24,7 +24,7 @@ struct load_connection {
     uint64_t begun_ns;
     struct reply_reader reader;
     /* rounds */
-    uint64_t due_ns; /* while not busy: when the next round begins, UINT64_MAX: never */
+    uint64_t due_ns; /* while not busy: when the next request begins, UINT64_MAX: never */
     uint64_t rounds;
     uint64_t measured_rounds;
     uint64_t round_begun_ns;

@@ -93,11 +93,13 @@ void load_begin(struct load *load, struct load_connection *connection) {
     if (connection->turn == 0) connection->round_begun_ns = connection->begun_ns;
 }
 
-/* When the next round begins: after the pause, or by the schedule, which owes nothing to those who are late. */
+/* When the next round, or with `spread` the next request, begins: after the pause, or by the schedule, which owes nothing
+ * to those who are late. */
 static uint64_t next_due_ns(const struct load_connection *connection, uint64_t now_ns) {
     const struct load_role *role = connection->role;
     if (role->rate_per_s <= 0) return now_ns + role->pause_us * 1000;
-    uint64_t scheduled_ns = connection->due_ns + (uint64_t)(1e9 * role->connections / role->rate_per_s);
+    double begun_per_s = role->rate_per_s * (role->spread ? role->request_count : 1);
+    uint64_t scheduled_ns = connection->due_ns + (uint64_t)(1e9 * role->connections / begun_per_s);
     return scheduled_ns > now_ns ? scheduled_ns : now_ns;
 }
 
@@ -128,7 +130,7 @@ static void end_request(struct load *load, struct load_connection *connection) {
     if (connection->turn == 0)
         end_round(load, connection, now_ns);
     else
-        connection->due_ns = now_ns;
+        connection->due_ns = connection->role->spread ? next_due_ns(connection, now_ns) : now_ns;
 }
 
 int load_send(struct load *load, struct load_connection *connection, struct error *error) {

@@ -31,7 +31,8 @@ static const char usage[] =
     "  --request FILE          what is sent: one request, or several at once; given again: taken in turns\n"
     "  --rounds N              times that each connection sends all of its requests (no bound)\n"
     "  --pause-us U            from the last reply of a round to the next round (0)\n"
-    "  --rate R                rounds begun each second by all connections of the role together, where they can\n";
+    "  --rate R                rounds begun each second by all connections of the role together, where they can\n"
+    "  --spread                by --rate the requests of a round are spread over its time, not sent in a row\n";
 
 /* ---- requests ---------------------------------------------------------------------------------------- */
 
@@ -131,6 +132,7 @@ enum {
     OPTION_ROUNDS,
     OPTION_PAUSE,
     OPTION_RATE,
+    OPTION_SPREAD,
     OPTION_HELP
 };
 
@@ -148,6 +150,7 @@ static const struct option known[] = {
     {"rounds", required_argument, NULL, OPTION_ROUNDS},
     {"pause-us", required_argument, NULL, OPTION_PAUSE},
     {"rate", required_argument, NULL, OPTION_RATE},
+    {"spread", no_argument, NULL, OPTION_SPREAD},
     {"help", no_argument, NULL, OPTION_HELP},
     {0},
 };
@@ -157,6 +160,10 @@ static int take_role_option(struct load_plan *plan, int option, const char *name
     if (plan->role_count == 0) return error_set(error, ERROR_GENERIC, "--%s: expected after --role NAME", name);
     struct load_role *role = &plan->roles[plan->role_count - 1];
     double number;
+    if (option == OPTION_SPREAD) {
+        role->spread = true;
+        return 0;
+    }
     if (option == OPTION_REQUEST) return add_request(role, text, error);
     if (option == OPTION_RATE) return option_number(name, text, 1e-3, 1e9, &role->rate_per_s, error);
     double least = option == OPTION_PAUSE ? 0 : 1, most = option == OPTION_CONNECTIONS ? LOAD_CONNECTIONS : 1e12;
@@ -197,6 +204,8 @@ static int check(const struct load_plan *plan, struct error *error) {
         if (plan->seconds <= 0 && role->most_rounds == 0)
             return error_set(error, ERROR_GENERIC, "role %s: expected --rounds, or --seconds for all: when to end",
                              role->name);
+        if (role->spread && role->rate_per_s <= 0)
+            return error_set(error, ERROR_GENERIC, "role %s: expected --rate with --spread", role->name);
     }
     return 0;
 }

@@ -32,6 +32,7 @@ struct load_role {
     struct load_request *requests; /* taken in turns, again and again */
     uint64_t pause_us; /* between a round of the requests and the next */
     double rate_per_s; /* rounds begun each second, by all connections together, if they can; 0: no schedule */
+    bool spread; /* the schedule is that of requests, which divide the time of a round evenly */
     uint64_t most_rounds; /* of each connection, 0: no bound */
 };
 

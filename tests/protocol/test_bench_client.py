@@ -103,6 +103,16 @@ def test_pauses_and_rates_hold_requests_back(url: str, tmp_path: Path) -> None:
     assert 0 < measured.rounds_per_s("scheduled") <= 84
 
 
+def test_requests_of_a_round_are_spread_over_its_time(url: str, tmp_path: Path) -> None:
+    """Ten rounds a second of ten requests: no request within the hundredth of a second after the one before."""
+    names = [str(number) for number in range(10)]
+    roles = [Role("a", {name: request(["PING"]) for name in names}, rate_per_s=10, rounds=3, spread=True)]
+    begin = time.monotonic()
+    measured = load.run(address_of(url), roles, tmp_path)
+    assert time.monotonic() - begin >= 0.29
+    assert [measured.request("a", name)["count"] for name in names] == [3] * 10
+
+
 def test_what_the_warm_up_did_is_not_measured(url: str, tmp_path: Path) -> None:
     roles = [Role("counter", {"incr": request(["INCR", "n"])})]
     measured = load.run(address_of(url), roles, tmp_path, seconds=0.2, warm_up_s=0.2)
@@ -178,6 +188,10 @@ def test_a_lost_connection_and_a_foreign_protocol_are_told(tmp_path: Path, answe
         (["--connect", "127.0.0.1:1", "--role", "a", "--request", "HALF"], "it ends within one"),
         (["--connect", "127.0.0.1:1", "--role", "a", "--request", "WHOLE"], "when to end"),
         (["--connect", "127.0.0.1:1", "--seconds", "x"], "expected a number"),
+        (
+            ["--connect", "127.0.0.1:1", "--role", "a", "--spread", "--request", "WHOLE", "--rounds", "1"],
+            "expected --rate",
+        ),
         (["--connect", "127.0.0.1:1", "--bogus"], "--bogus: unknown"),
         (["--connect", "127.0.0.1:1", "--role", "a", "--request", "absent"], "No such file"),
     ],
