@@ -133,7 +133,12 @@ class Side:
     """
 
     def __init__(
-        self, name: str, folder: str, server_processor: int, client_processor: int, config: Mapping[str, str] | None = None
+        self,
+        name: str,
+        folder: str,
+        server_processor: int,
+        client_processor: int,
+        config: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         own = Path(folder) / name
