@@ -22,7 +22,7 @@ BENCHMARKS = {
     "store": "the store beside Redis by redis-benchmark's tests: rate, processor time, latency, memory a key",
     "disk": "batches of a table on disk that is larger than memory, beside the disk's own rate; PING meanwhile",
     "snapshot": "what saving 5 GB costs those who are served meanwhile",
-    "durability": "what the append-only file and replicas cost, beside no file and Redis; a replica's copy, lag, restarts",
+    "durability": "what the append-only file costs, beside none and Redis; replicas: copy and lag; restarts",
     "dashboard": "what being looked at once a second costs a server with 64 actors",
     "gradients": "a flush of gradients summed up in the server, beside one that pulls them all",
     "learning": "what PPO, IMPACT, IMPALA and Ape-X learn, beside other libraries on the same jobs",

@@ -112,10 +112,11 @@ def conclude(
     rounds: Sequence[Mapping[str, float]],
     ratios: Mapping[str, tuple[str, str]],
     say: Callable[[str], None],
+    width: int = 28,
 ) -> None:
-    """Tells the result of `replay-server bench NAME`, and writes it where `--json` says."""
+    """Tells the result of `replay-server bench NAME`, and writes it where `--json` says; `width` as for `tell`."""
     settings = {key: value for key, value in vars(options).items() if key not in ("part", "folder")}
     content = document(name, " ".join([f"replay-server bench {name}", *argv]), host, settings, rounds, ratios)
-    tell(content, say, ratio_digits=3)
+    tell(content, say, width, ratio_digits=3)
     if options.json:
         write(options.json, content)

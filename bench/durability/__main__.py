@@ -1,0 +1,7 @@
+"""A process of the benchmark's own: the receiver of a plain copy."""
+
+import sys
+
+from replay_server.bench.durability import main
+
+raise SystemExit(main(sys.argv[1:]))
