@@ -246,13 +246,8 @@ static int finish(struct reader *reader, struct snapshot_content *content) {
     return 0;
 }
 
-static int read_from(struct reader *reader, struct snapshot_content *content) {
-    struct stat status;
+static int read_coming(struct reader *reader, struct snapshot_content *content) {
     *content = (struct snapshot_content){0};
-    if (fstat(reader->descriptor, &status) < 0 || !S_ISREG(status.st_mode))
-        return refuse(reader, 0, "this is no file that can be read");
-    reader->size = (uint64_t)status.st_size;
-    (void)posix_fadvise(reader->descriptor, 0, 0, POSIX_FADV_SEQUENTIAL);
     int failed = read_all(reader) || finish(reader, content);
     for (uint32_t i = 0; i < reader->count; i++) table_restore_free(reader->restores[i]);
     memory_free(reader->restores);
@@ -262,9 +257,25 @@ static int read_from(struct reader *reader, struct snapshot_content *content) {
     return failed ? -1 : 0;
 }
 
+static int read_from(struct reader *reader, struct snapshot_content *content) {
+    struct stat status;
+    *content = (struct snapshot_content){0};
+    if (fstat(reader->descriptor, &status) < 0 || !S_ISREG(status.st_mode))
+        return refuse(reader, 0, "this is no file that can be read");
+    reader->size = (uint64_t)status.st_size;
+    (void)posix_fadvise(reader->descriptor, 0, 0, POSIX_FADV_SEQUENTIAL);
+    return read_coming(reader, content);
+}
+
 int snapshot_read(int descriptor, const char *name, struct snapshot_content *content, const atomic_bool *stop,
                   struct error *error) {
     return read_from(&(struct reader){.descriptor = descriptor, .name = name, .stop = stop, .error = error}, content);
+}
+
+int snapshot_read_coming(int descriptor, uint64_t size, const char *name, struct snapshot_content *content,
+                         const atomic_bool *stop, struct error *error) {
+    struct reader reader = {.descriptor = descriptor, .size = size, .name = name, .stop = stop, .error = error};
+    return read_coming(&reader, content);
 }
 
 int snapshot_read_keys(int descriptor, const char *name, const struct store_keys_sink *sink, const atomic_bool *stop,

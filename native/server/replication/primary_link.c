@@ -444,7 +444,10 @@ static uint64_t receive(struct primary_link *link) {
         client_send(link->client, "\n", 1); /* the primary is to know that this server lives */
         link->newline_us = server->now_us;
     }
-    if (link->state == LINK_RECEIVES && link->client->is_resting) client_go_on(link->client);
+    if (link->state == LINK_RECEIVES && link->client->is_resting && server->now_us >= link->look_us) {
+        link->look_us = server->now_us + LOOK_AGAIN_US; /* not each turn: the thread may need this processor */
+        client_go_on(link->client);
+    }
     return server->now_us + LOOK_AGAIN_US;
 }
 

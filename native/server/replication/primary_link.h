@@ -30,6 +30,7 @@ struct primary_link {
     uint64_t began_us; /* this try */
     uint64_t down_us; /* since when it is not up */
     uint64_t newline_us; /* when the primary was shown last that this server lives */
+    uint64_t look_us; /* when the thread that reads what it sends may have room again */
     struct resolution *resolving;
     struct client *client; /* NULL: no connection */
     enum link_step step; /* whose answer is due */

@@ -1,4 +1,4 @@
-/* received_file: two buffers, one that fills while the other is written. */
+/* received_file: a pipe that the thread reads a snapshot out of; or two buffers, one that fills while the other is written. */
 #include "server/replication/received_file.h"
 
 #include <errno.h>
@@ -15,6 +15,7 @@
 #include "persist/rdb_file.h"
 
 #define BUFFER_BYTES (1u << 20)
+#define PIPE_BYTES (1 << 20) /* as much waits for the thread, where the system allows it */
 #define MARK_BYTES 40u
 
 struct received_file {
@@ -27,7 +28,8 @@ struct received_file {
     uint64_t expected, taken;
     uint8_t *filling, *writing;
     size_t filled, to_write;
-    int descriptor;
+    int descriptor; /* of the file, or the end of the pipe that the thread reads */
+    int pipe; /* the other end; −1: there is none, or it is closed */
     struct received_content content;
     atomic_bool stop;
     struct error error;
@@ -50,10 +52,9 @@ static void close_file(struct received_file *file) {
 static void read_snapshot(struct worker_job *job) {
     struct received_file *file = (struct received_file *)(void *)job;
     struct snapshot_content *content = &file->content.all;
-    if (lseek(file->descriptor, 0, SEEK_SET) < 0)
-        error_set(&file->error, ERROR_GENERIC, "cannot read what the primary has sent: %s", strerror(errno));
-    else if (snapshot_read(file->descriptor, "what the primary has sent", content, &file->stop, &file->error) == 0 &&
-             !content->store.store)
+    if (snapshot_read_coming(file->descriptor, file->expected, "what the primary has sent", content, &file->stop,
+                             &file->error) == 0 &&
+        !content->store.store)
         error_set(&file->error, ERROR_GENERIC, "what the primary has sent holds no keys");
     close_file(file);
 }
@@ -104,39 +105,70 @@ static int open_unnamed(struct error *error) {
     return descriptor;
 }
 
+static void give(struct received_file *file, void (*run)(struct worker_job *job)) {
+    file->busy = true;
+    file->job.run = run;
+    worker_give(file->worker, &file->job);
+}
+
+static bool begin_reading(struct received_file *file, struct error *error) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) < 0) {
+        error_set(error, ERROR_GENERIC, "cannot make a pipe: %s", strerror(errno));
+        return false;
+    }
+    file->descriptor = ends[0];
+    file->pipe = ends[1];
+    if (fcntl(file->pipe, F_SETFL, O_NONBLOCK) < 0) {
+        error_set(error, ERROR_GENERIC, "cannot use a pipe: %s", strerror(errno));
+        return false;
+    }
+    (void)fcntl(file->pipe, F_SETPIPE_SZ, PIPE_BYTES);
+    file->reads = true;
+    give(file, read_snapshot);
+    return true;
+}
+
+static bool begin_writing(struct received_file *file, struct error *error) {
+    if ((file->descriptor = open_unnamed(error)) < 0) return false;
+    file->filling = memory_alloc(BUFFER_BYTES);
+    file->writing = memory_alloc(BUFFER_BYTES);
+    if (file->filling && file->writing) return true;
+    error_set(error, ERROR_GENERIC, "out of memory");
+    return false;
+}
+
 struct received_file *received_file_new(const char *header, struct worker *worker, struct error *error) {
     struct received_file *file = memory_calloc(1, sizeof *file);
     if (!file) {
         error_set(error, ERROR_GENERIC, "out of memory");
         return NULL;
     }
-    file->descriptor = -1;
-    if (read_header(file, header, error) && (file->descriptor = open_unnamed(error)) >= 0) {
-        file->filling = memory_alloc(BUFFER_BYTES);
-        file->writing = memory_alloc(BUFFER_BYTES);
-        file->worker = worker;
-        if (file->filling && file->writing) return file;
-        error_set(error, ERROR_GENERIC, "out of memory");
-    }
+    file->descriptor = file->pipe = -1;
+    file->worker = worker;
+    if (read_header(file, header, error) &&
+        (file->content.has_tables ? begin_reading(file, error) : begin_writing(file, error)))
+        return file;
     received_file_free(file);
     return NULL;
+}
+
+/* The thread, if it waits for more, sees the end. */
+static void close_pipe(struct received_file *file) {
+    if (file->pipe >= 0) close(file->pipe);
+    file->pipe = -1;
 }
 
 void received_file_free(struct received_file *file) {
     if (!file) return;
     atomic_store(&file->stop, true);
+    close_pipe(file);
     if (file->busy) worker_wait(file->worker);
     snapshot_content_free(&file->content.all);
     memory_free(file->filling);
     memory_free(file->writing);
     if (file->descriptor >= 0) close(file->descriptor);
     memory_free(file);
-}
-
-static void give(struct received_file *file, void (*run)(struct worker_job *job)) {
-    file->busy = true;
-    file->job.run = run;
-    worker_give(file->worker, &file->job);
 }
 
 static void write_filled(struct received_file *file) {
@@ -158,7 +190,19 @@ static void note_newest(struct received_file *file, const uint8_t *bytes, size_t
     memcpy(file->newest + MARK_BYTES - length, bytes, length);
 }
 
+/* Fewer where the thread is behind; none where it has given up, which the next step finds. */
+static size_t pass_on(struct received_file *file, const uint8_t *bytes, size_t length) {
+    if (length > file->expected - file->taken) length = (size_t)(file->expected - file->taken);
+    ssize_t passed = file->ended ? 0 : write(file->pipe, bytes, length);
+    if (passed <= 0) return 0;
+    file->taken += (uint64_t)passed;
+    file->ended = file->taken == file->expected;
+    if (file->ended) close_pipe(file);
+    return (size_t)passed;
+}
+
 size_t received_file_take(struct received_file *file, const uint8_t *bytes, size_t length) {
+    if (file->content.has_tables) return pass_on(file, bytes, length);
     size_t room = BUFFER_BYTES - file->filled, taken = length < room ? length : room;
     if (!file->is_marked && taken > file->expected - file->taken) taken = (size_t)(file->expected - file->taken);
     if (file->ended || taken == 0) return 0;
@@ -196,7 +240,7 @@ enum received_state received_file_step(struct received_file *file, struct error 
         write_filled(file);
     } else if (file->ended) {
         file->reads = true;
-        give(file, file->content.has_tables ? read_snapshot : read_keys);
+        give(file, read_keys);
     }
     return RECEIVED_SOME;
 }

@@ -1,5 +1,5 @@
-/* received_file: a file of all keys, as a primary sends it, or of everything: written to the disk as it comes, then read into a
- * store and tables of its own, both by a thread. */
+/* received_file: all keys, as a primary sends them, or everything, read by a thread into a store and tables of its own. A
+ * snapshot is read while it comes, and never lies on the disk; Redis's format is written there first. */
 #ifndef REPLAY_SERVER_RECEIVED_FILE_H
 #define REPLAY_SERVER_RECEIVED_FILE_H
 
@@ -19,10 +19,10 @@ struct worker;
 /* `header`: "$123", or "$EOF:" and forty bytes that mark the end; or "$SNAPSHOT:123:0": a snapshot of so many bytes, and the
  * database of the changes that follow it. The worker does nothing else meanwhile. NULL with `error` set. */
 struct received_file *received_file_new(const char *header, struct worker *worker, struct error *error);
-/* Waits until the worker has given up what it is at. NULL is allowed. */
+/* Waits until the worker has given up what it is at, and freed what it had read. NULL is allowed. */
 void received_file_free(struct received_file *file);
 
-/* Takes some of the bytes; fewer than there are where the disk is behind, or the file has ended. */
+/* Takes some of the bytes; fewer than there are where the thread is behind, or the file has ended. */
 size_t received_file_take(struct received_file *file, const uint8_t *bytes, size_t length);
 bool received_file_has_ended(const struct received_file *file);
 uint64_t received_file_bytes(const struct received_file *file);

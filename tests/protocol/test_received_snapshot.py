@@ -1,0 +1,136 @@
+"""A snapshot that a primary sends is read while it comes: by halves, damaged, cut short, and whole."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import replay_server as rs
+
+ITEMS = 20_000
+TABLE = rs.Table("t", ITEMS, {"x": rs.Column("float32", (64,))})
+HISTORY = "a" * 40
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Of a full table and a key, 5 MB: several times what waits for the thread that reads."""
+    folder = tmp_path_factory.mktemp("primary")
+    with rs.Server([TABLE], directory=folder) as server, rs.Client(server.url) as client:
+        client.redis.set("key", "theirs")
+        client.add("t", {"x": np.arange(ITEMS * 64, dtype=np.float32).reshape(ITEMS, 64)})
+        return Path(client.checkpoint()).read_bytes()
+
+
+class Primary:
+    """Greets one replica after the other, and lets a function send to each."""
+
+    def __init__(self, *sends: Callable[[socket.socket], None]) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve, args=(sends,), daemon=True)
+        self._thread.start()
+
+    def _serve(self, sends: tuple[Callable[[socket.socket], None], ...]) -> None:
+        for send in sends:
+            connection, _ = self._listening.accept()
+            with connection, connection.makefile("rb") as words:
+                while (word := words.readline().strip()) != b"PSYNC":
+                    if word in (b"PING", b"REPLCONF"):
+                        connection.sendall(b"+OK\r\n")
+                connection.sendall(f"+FULLRESYNC {HISTORY} 100\r\n".encode())
+                send(connection)
+
+    def close(self) -> None:
+        self._listening.close()
+        self._thread.join(timeout=60)
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[rs.Server]:
+    """A server with a key and a table of its own."""
+    (tmp_path / "replica").mkdir()
+    with rs.Server([TABLE], directory=tmp_path / "replica") as server, rs.Client(server.url) as client:
+        client.redis.set("key", "own")
+        yield server
+
+
+def header(size: int) -> bytes:
+    return f"$SNAPSHOT:{size}:0\r\n".encode()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_what_comes_by_halves_is_served_when_all_of_it_has_come(replica: rs.Server, snapshot: bytes) -> None:
+    half_came, go_on, done = threading.Event(), threading.Event(), threading.Event()
+
+    def send(connection: socket.socket) -> None:
+        connection.sendall(header(len(snapshot)) + snapshot[: len(snapshot) // 2])
+        half_came.set()
+        go_on.wait(60)
+        connection.sendall(snapshot[len(snapshot) // 2 :])
+        done.wait(60)
+
+    primary = Primary(send)
+    with rs.Client(replica.url) as client:
+        redis = client.redis
+        redis.replicaof("127.0.0.1", str(primary.port))
+        assert half_came.wait(60)
+        until(lambda: redis.info("replication").get("master_sync_read_bytes") == len(snapshot) // 2)
+        assert redis.get("key") == b"own"
+        assert client.info("t")["size"] == 0
+        go_on.set()
+        until(lambda: redis.info("replication")["master_link_status"] == "up")
+        assert redis.get("key") == b"theirs"
+        assert client.info("t")["size"] == ITEMS
+        assert redis.info("replication")["slave_repl_offset"] == 100
+        assert list(Path(redis.config_get("dir")["dir"]).iterdir()) == []
+    done.set()
+    primary.close()
+
+
+@pytest.mark.parametrize("what", ["cut short", "damaged", "no snapshot"])
+def test_what_is_not_whole_changes_nothing_and_is_asked_for_again(
+    replica: rs.Server, snapshot: bytes, what: str
+) -> None:
+    again = threading.Event()
+    middle = len(snapshot) // 2
+    sent = {
+        "cut short": snapshot[:middle],
+        "damaged": snapshot[:middle] + bytes([snapshot[middle] ^ 1]) + snapshot[middle + 1 :],
+        "no snapshot": b"x" * len(snapshot),
+    }[what]
+
+    def send(connection: socket.socket) -> None:
+        try:
+            connection.sendall(header(len(snapshot)) + sent)
+            if what != "cut short":
+                connection.recv(1)  # until the replica hangs up
+        except ConnectionError:
+            pass  # it has hung up before it had all
+
+    primary = Primary(send, lambda _: again.set())
+    with rs.Client(replica.url) as client:
+        client.redis.replicaof("127.0.0.1", str(primary.port))
+        assert again.wait(60)
+        assert client.redis.get("key") == b"own"
+        assert client.info("t")["size"] == 0
+        assert client.redis.info("replication")["master_link_status"] == "down"
+    told = {
+        "cut short": "",
+        "damaged": "what the primary has sent, byte ",
+        "no snapshot": "what the primary has sent, byte 0: this is no snapshot",
+    }[what]
+    assert told in replica.log()
+    primary.close()
