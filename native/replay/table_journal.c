@@ -8,21 +8,23 @@
 #include "replay/slot_record.h"
 #include "replay/table_state.h"
 
-/* Counters as they are now; the number is that of the last record. Amid a reset they are as they will be after it. */
+/* Counters as they are now, but for items that later records tell; the number is that of the last record. Amid a reset they are
+ * as they will be after it. */
 static struct table_journal_head head_of(const struct table *table, enum table_journal_kind kind) {
+    uint32_t untold = table->journal->untold;
     struct table_journal_head head = {
         .kind = kind,
         .number = table->changes,
-        .added = table->added,
+        .added = table->added - untold,
         .sampled = table->sampled,
         .removed = table->removed,
         .stale_updates = table->stale_updates,
         .stale_items = table->stale_items,
         .updates_applied = table->updates_applied,
-        .limiter_inserts = table->limiter.inserts - table->entering,
+        .limiter_inserts = table->limiter.inserts - table->entering - untold,
         .limiter_samples = table->limiter.samples - table->drawing,
         .newest_version = heap_key_of_integer(table->freshness.newest),
-        .next_age = table->items.next_age,
+        .next_age = table->items.next_age - untold,
     };
     memcpy(head.random, table->random.words, sizeof head.random);
     if (!table->work.resetting) return head;
@@ -199,6 +201,7 @@ void table_journal_entered(struct table *table, const uint32_t *slots, uint32_t 
             bytes += slot_bytes(&table->items, slot);
             batch.item_count++;
         } while (first < n && bytes < TABLE_JOURNAL_BYTES && batch.step_count < TABLE_JOURNAL_BATCH);
+        table->journal->untold = n - first;
         write_change(table, &batch);
     }
 }

@@ -88,6 +88,7 @@ struct table_journal {
     struct table_journal_sink *sink;
     uint64_t first_age; /* items as old as that, or younger, count in `seen` */
     uint32_t *seen; /* by slot of steps; NULL: the table has no windows */
+    uint32_t untold; /* items that have entered together with the next record's, and that later records tell */
     uint32_t *steps, step_room; /* those that the next record has: as many as a batch, and one item more, can see */
     struct table_journal_head last; /* as it was written */
     struct table_journal_counts counts; /* of what waits for the next record */

@@ -240,6 +240,40 @@ def test_frames_survive_and_a_writer_goes_on(tmp_path: Path, compression: str, f
             assert (obs[-1] == frame_of(int(action))).all()
 
 
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+def test_a_batch_whose_new_steps_fill_several_records_is_read_back(tmp_path: Path, compression: str) -> None:
+    """The server refused its own file: the first record counted the items of the others as well.
+
+    A writer of many environments reaches that with its first transitions, of which each shows four new frames.
+    """
+    noise, environments = np.random.default_rng(1), 30
+    with serve(tmp_path, frames(compression)) as (server, client):
+        writer = client.vector_writer("t", environments, flush_steps=8)
+        for step in range(4):
+            frame = noise.integers(0, 256, (environments, 84, 84), np.uint8)  # 7 kB each, compressed, too
+            writer.append({"frame": frame, "action": np.full(environments, step)})
+            writer.create_items(np.full(environments, 1.0 + step), -1)
+        writer.end_episode()
+        ids = [int(i) for i in writer.flush()]
+        before, items = told(client), live_items(client, ids)
+        kill(server)
+    with serve(tmp_path) as (_, client):
+        assert told(client) == before
+        assert live_items(client, ids) == items
+
+
+def test_a_batch_of_large_items_is_read_back(tmp_path: Path) -> None:
+    table = rs.Table("t", 100, {"x": rs.Column("uint8", (40_000,))})
+    data = {"x": np.random.default_rng(1).integers(0, 256, (60, 40_000), np.uint8)}
+    with serve(tmp_path, table) as (server, client):
+        ids = client.add("t", data).tolist()
+        before, items = told(client), live_items(client, ids)
+        kill(server)
+    with serve(tmp_path) as (_, client):
+        assert told(client) == before
+        assert live_items(client, ids) == items
+
+
 # ---- order, transactions, opting out ----------------------------------------------------------------------------
 
 
