@@ -202,26 +202,30 @@ class Cluster(Members):
     # ---- shards ------------------------------------------------------------------------------------------------------
 
     def _start(self, number: int, port: int, restore: str | None) -> Server:
-        folder = self._directory / f"shard-{number}"
-        folder.mkdir(parents=True, exist_ok=True)
+        tables = [] if self._shard_of else [share_of(table, number, self._shares) for table in self._tables]
+        options = {
+            "host": self._host,
+            "port": port,
+            "password": self._password,
+            "maxmemory": self._maxmemory,
+            "config": {**self._config, "cluster-enabled": True, "shard": number},
+            "restore": restore,
+            "start_timeout": self._start_timeout,
+        }
         try:
-            server = Server(
-                [] if self._shard_of else [share_of(table, number, self._shares) for table in self._tables],
-                host=self._host,
-                port=port,
-                password=self._password,
-                directory=folder,
-                maxmemory=self._maxmemory,
-                config={**self._config, "cluster-enabled": True, "shard": number},
-                restore=restore,
-                start_timeout=self._start_timeout,
-            )
+            server = self._serve(number, tables, options)
         except ServerError as error:
             raise ShardNotStarted(number, str(error)) from error
         if self._pin:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(server.pid, {self._cores[self.numbers.index(number)]})
         return server
+
+    def _serve(self, number: int, tables: list[Table], options: dict[str, Any]) -> Server:
+        """Starts the server of a shard in the shard's folder; `options` are those of `Server`."""
+        folder = self._directory / f"shard-{number}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return Server(tables, directory=folder, **options)
 
     def _watch(self) -> None:
         pauses, due, adopt_at = dict.fromkeys(self.numbers, 0.0), dict.fromkeys(self.numbers, 0.0), 0.0
@@ -253,8 +257,7 @@ class Cluster(Members):
         try:
             died.stop(timeout=0)
             self.servers[own] = self._start(number, place.port, "latest")
-            if self._shard_of is not None:
-                self._complete(number)
+            self._complete(number)
             self._adopt()
         except (ServerError, redis.RedisError, OSError) as error:
             _log.error("shard %d did not start again: %s", number, error)

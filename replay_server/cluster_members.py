@@ -74,9 +74,14 @@ class Members:
         return f":{quote(self._password, safe='')}@" if self._password else ""
 
     def _complete(self, number: int) -> None:
-        """Gives a shard that joined the tables that it lacks, as the others have them; as they had them, if none
-        answers."""
-        for beside in self._others(self._topology):
+        """Gives a shard the tables that it lacks, as the others have them; as they had them, if none answers.
+
+        It joined, and so follows the shards that somebody else runs; or it was started again from files of before a
+        client created them, or from none."""
+        beside_it = [shard for shard in self._topology.shards if shard.number != number]
+        if self._shard_of is None:
+            self._parts = []  # of an earlier restart: a table may have been dropped since
+        for beside in self._others(self._topology) or beside_it:
             if beside.number in self._topology.leaving:  # its tables are closed
                 continue
             try:
@@ -159,8 +164,13 @@ class Members:
         for place, (number, server) in enumerate(zip(self.numbers, self.servers, strict=True)):
             port, known = int(server.url.rpartition(":")[2]), before.get(number)
             even = () if self._shard_of else slot_ranges(even_slots(place, len(self.numbers)))
-            own.append(ShardPlace(number, ids[number], self._announced, port, "", known.slots if known else even))
+            host = self._host_of(server)
+            own.append(ShardPlace(number, ids[number], host, port, "", known.slots if known else even))
         return self._topology.with_shards(own)
+
+    def _host_of(self, server: Server) -> str:
+        """What clients are told."""
+        return self._announced
 
     def _joined(self, url: str, file: Topology | None) -> Topology:
         """The topology of the cluster that these shards join; they get numbers, unless the folder has theirs."""

@@ -74,6 +74,15 @@ def test_a_shard_that_dies_comes_back_from_its_snapshot_at_its_place(tmp_path: P
             assert shard.info("cluster")["cluster_shard"] == 1
 
 
+def test_a_shard_that_comes_back_has_the_tables_that_a_client_created() -> None:
+    with rs.Cluster(shards=2) as cluster, rs.Client(cluster.url) as client:
+        client.create_table(TABLE)
+        os.kill(cluster.pids[0], signal.SIGKILL)
+        wait_for(lambda: cluster.restarts == 1 and cluster.running)
+        assert client.tables() == ["atari"]
+        assert client.info("atari")["capacity"] == 2 * 501
+
+
 def test_a_cluster_that_is_started_again_has_the_same_slots_and_ids(tmp_path: Path) -> None:
     with rs.Cluster(shards=2, directory=tmp_path) as cluster:
         before = cluster.topology
