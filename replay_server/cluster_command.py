@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import redis
 
@@ -25,7 +25,12 @@ from .connection import PASSWORD_VARIABLE
 from .errors import ReplayError
 from .topology import parse_slots
 
+if TYPE_CHECKING:
+    from .jobs.placed_cluster import PlacedCluster
+
 EXIT_FAILURE, EXIT_USAGE, EXIT_SERVER_LOST, EXIT_INTERRUPTED = 1, 2, 5, 130
+START_S = 30.0
+"""In which each shard must be ready."""
 
 
 def main(arguments: list[str]) -> int:
@@ -64,6 +69,8 @@ def _start_parser() -> argparse.ArgumentParser:
         metavar="URL",
         help=f"a cluster that runs, {SCHEME}host:port, which these shards join, with its tables and its password",
     )
+    _add_on(parser, "who starts them: ray (Ray on this host, for them alone), or ray:ADDRESS (a Ray cluster that runs)")
+    parser.add_argument("--per-node", type=int, metavar="K", help="with --on: shards on each node; else as many as fit")
     parser.add_argument("--host", metavar="HOST", help="address to listen on (default 127.0.0.1)")
     parser.add_argument(
         "--port",
@@ -84,6 +91,13 @@ def _start_parser() -> argparse.ArgumentParser:
         help="each shard has a core to itself (default: where there are more cores than shards)",
     )  # fmt: skip
     return parser
+
+
+def _add_on(parser: argparse.ArgumentParser, about: str) -> None:
+    parser.add_argument("--on", metavar="ENGINE", help=about)
+    parser.add_argument(
+        "--name", default="replay", metavar="NAME", help="with --on: of this cluster on the engine (default replay)"
+    )
 
 
 def _merged(options: argparse.Namespace) -> ServeConfig:
@@ -114,6 +128,10 @@ def _start(arguments: list[str]) -> int:
     asked = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: asked.set())
+    if options.per_node is not None and options.on is None:
+        return _fail("--per-node goes with --on", EXIT_USAGE)
+    if options.on is not None:
+        return _start_on_engine(options, settings, password, asked)
     try:
         cluster = Cluster(
             settings.tables,
@@ -132,11 +150,52 @@ def _start(arguments: list[str]) -> int:
     except (ReplayError, ValueError, OSError, redis.RedisError) as error:
         return _fail(str(error), EXIT_FAILURE)
     with cluster:
-        url = cluster.url.rpartition("@")[2].removeprefix(SCHEME)
-        print(f"ready url={SCHEME}{url} pids={','.join(map(str, cluster.pids))}", flush=True)
+        print(f"ready url={_open_url(cluster.url)} pids={','.join(map(str, cluster.pids))}", flush=True)
         while not asked.wait(0.1) and not cluster.was_stopped:
             pass
     return 0
+
+
+def _start_on_engine(
+    options: argparse.Namespace, settings: ServeConfig, password: str | None, asked: threading.Event
+) -> int:
+    """Has Ray run the shards. On a Ray cluster that was there they go on when this has returned."""
+    from .jobs.placed_cluster import PlacedCluster, connected
+
+    if options.shard_of or options.announce or options.pin is not None or settings.host != "127.0.0.1":
+        return _fail(
+            "--on does not go with --shard-of, --announce, --pin and --host: a shard listens where Ray has its node",
+            EXIT_USAGE,
+        )
+    given = {
+        "port": settings.port,
+        "password": password,
+        "directory": os.path.abspath(settings.dir or "."),
+        "maxmemory": settings.maxmemory,
+        "config": settings.config,
+        "restore": "latest" if options.restore else None,
+        "start_timeout": START_S,
+    }
+    try:
+        with connected(options.on) as engine:
+            shards = 2 if options.shards is None else options.shards
+            cluster = PlacedCluster.start(engine, options.name, settings.tables, shards, options.per_node, given)
+            told = cluster.told()
+            if told is not None:
+                print(f"ready url={_open_url(told['url'])} pids={','.join(map(str, told['pids']))}", flush=True)
+            if engine.own:
+                while not asked.wait(0.5) and cluster.told() is not None:
+                    pass
+            if engine.own or asked.is_set():
+                cluster.stop()
+    except (ReplayError, ValueError, OSError) as error:
+        return _fail(str(error), EXIT_FAILURE)
+    return 0
+
+
+def _open_url(url: str) -> str:
+    """A cluster's URL without its password."""
+    return SCHEME + url.rpartition("@")[2].removeprefix(SCHEME)
 
 
 # ---- status and stop -------------------------------------------------------------------------------------------------
@@ -213,6 +272,10 @@ def _show(told: Mapping[str, Any]) -> None:
     for each in told["moves"]:
         first, last = each["slots"]
         print(f"      slots {first}-{last} move from {each['from']} to {each['to']}")
+    if supervisor := told.get("supervisor"):
+        print(f"      {supervisor['restarts']} started again")
+        for number, why in supervisor["failing"].items():
+            print(f"{number:>4}  is not started again so far: {why}")
     if told["gone"]:
         print(f"      shards that were taken out: {', '.join(map(str, told['gone']))}")
 
@@ -220,17 +283,43 @@ def _show(told: Mapping[str, Any]) -> None:
 def _status(arguments: list[str]) -> int:
     parser = _url_parser("status", "Shows the shards of a cluster: where they are, and what they hold.")
     parser.add_argument("--json", action="store_true", help="as one line of JSON")
+    _add_on(parser, "ray:ADDRESS, in place of --server: asks the supervisor there where the shards are")
     options = parser.parse_args(arguments)
+    supervisor: dict[str, Any] = {}
 
     def show(shards: Shards) -> int:
         told = status_of(shards)
+        if supervisor:
+            told["supervisor"] = supervisor
         if options.json:
             print(json.dumps(told))
         else:
             _show(told)
         return 0 if all(shard["running"] for shard in told["shards"]) else EXIT_FAILURE
 
-    return _with_shards(options.server, show)
+    if options.on is None:
+        return _with_shards(options.server, show)
+
+    def ask(cluster: PlacedCluster) -> int:
+        told = cluster.told()
+        if told is None:
+            return _fail(f"the cluster {options.name!r} has ended", EXIT_SERVER_LOST)
+        supervisor.update({name: told[name] for name in ("restarts", "failing")})
+        return _with_shards(told["url"], show)
+
+    return _with_placed(options, ask)
+
+
+def _with_placed(options: argparse.Namespace, run: Callable[[PlacedCluster], int]) -> int:
+    from .jobs.placed_cluster import PlacedCluster, connected
+
+    if not options.on.startswith("ray:"):
+        return _fail(f"expected ray:ADDRESS, the Ray cluster that the shards are on, got {options.on!r}", EXIT_USAGE)
+    try:
+        with connected(options.on) as engine:
+            return run(PlacedCluster(engine, options.name))
+    except ReplayError as error:
+        return _fail(str(error), EXIT_FAILURE)
 
 
 def _move(arguments: list[str]) -> int:
@@ -288,7 +377,12 @@ def _forget(arguments: list[str]) -> int:
 def _stop(arguments: list[str]) -> int:
     parser = _url_parser("stop", "Stops every shard of a cluster in order (SHUTDOWN), and so what watches them.")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds to wait for it (default 60)")
+    _add_on(parser, "ray:ADDRESS, in place of --server: ends its processes there, and those that do not answer, too")
     options = parser.parse_args(arguments)
+
+    def end(cluster: PlacedCluster) -> int:
+        cluster.stop(options.timeout)
+        return 0
 
     def stop(shards: Shards) -> int:
         for client in shards.clients.values():
@@ -302,7 +396,7 @@ def _stop(arguments: list[str]) -> int:
                 time.sleep(0.05)
         return 0
 
-    return _with_shards(options.server, stop)
+    return _with_shards(options.server, stop) if options.on is None else _with_placed(options, end)
 
 
 def _answers(client: redis.Redis) -> bool:

@@ -99,13 +99,22 @@ class RayCluster:
             probe.connect((host, int(port)))  # sends nothing: asks for the way there
             return probe.getsockname()[0]
 
-    def place(self, kind: type[Any], *arguments: Any, num_cpus: float, memory_bytes: int = 0, threads: int = 1) -> Any:
+    def place(
+        self,
+        kind: type[Any],
+        *arguments: Any,
+        num_cpus: float,
+        memory_bytes: int = 0,
+        threads: int = 1,
+        further: Mapping[str, Any] | None = None,
+    ) -> Any:
         """Starts a process somewhere in the cluster with one object of a class in it; returns Ray's handle at once.
 
         Args:
             num_cpus: that Ray sets aside; 0 = none, and no bound on how many there are.
             memory_bytes: that Ray sets aside; it does not bound what is used.
             threads: of the object's methods that run at a time.
+            further: Ray's options of an actor, such as a name; they win.
         """
         options: dict[str, Any] = {
             "num_cpus": num_cpus,
@@ -117,6 +126,7 @@ class RayCluster:
             options["memory"] = memory_bytes
         if not self.own:
             options["scheduling_strategy"] = "SPREAD"
+        options |= further or {}
         return ray.remote(**options)(kind).remote(*arguments)
 
     def close(self) -> None:

@@ -65,7 +65,13 @@ FOLDERS = {
     "bench": "replay_server.bench",
 }
 # The command, and what it is made of: it may reach any floor, where a function asks for it; nobody reaches it.
-ROOF = {"replay_server.cli", "replay_server.__main__", "replay_server.completion", "replay_server.reload"}
+ROOF = {
+    "replay_server.cli",
+    "replay_server.cluster_command",
+    "replay_server.__main__",
+    "replay_server.completion",
+    "replay_server.reload",
+}
 
 
 # ---- C --------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,172 @@
+"""Starts, finds and ends a cluster whose shards Ray has placed (`replay_server.jobs.ray_shards`)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+
+from replay_server.codec import pack
+from replay_server.errors import ServerError
+from replay_server.jobs.ray_shards import DETACHED, NAMESPACE, PLACED_S, Supervisor
+from replay_server.rl.ray_cluster import RayCluster
+from replay_server.table import Table
+from replay_server.topology import MOST_SHARDS
+
+ROOM_S = 30.0
+"""In which Ray must have found nodes with room."""
+_ANSWER_S = 60.0
+_LOOK_S = 0.1
+
+
+def connected(on: str) -> RayCluster:
+    """The Ray cluster that is meant by `ray` (one of our own on this host) or `ray:ADDRESS`.
+
+    Raises:
+        ServerError: there is none, or another engine is meant.
+    """
+    engine, _, address = on.partition(":")
+    if engine != "ray":
+        raise ServerError(f"expected ray or ray:ADDRESS, got {on!r}")
+    try:
+        return RayCluster(address or None)
+    except (ValueError, OSError, RuntimeError) as error:
+        raise ServerError(f"expected a Ray cluster {f'at {address}' if address else 'here'}: {error}") from error
+
+
+class PlacedCluster:
+    """A cluster that runs on Ray: what its supervisor tells, and its end.
+
+    Args:
+        engine: closed by `close`.
+        name: of the cluster.
+
+    Raises:
+        ServerError: there is none of that name.
+    """
+
+    def __init__(self, engine: RayCluster, name: str) -> None:
+        self.engine, self.name = engine, name
+        try:
+            self._supervisor = ray.get_actor(name, NAMESPACE)
+        except ValueError:
+            raise ServerError(f"no cluster of the name {name!r} is on this Ray cluster") from None
+
+    @classmethod
+    def start(
+        cls,
+        engine: RayCluster,
+        name: str,
+        tables: Iterable[Table],
+        shards: int,
+        per_node: int | None,
+        options: Mapping[str, Any],
+    ) -> PlacedCluster:
+        """Starts one. On a Ray cluster of our own, Ray sets nothing aside: there is but one node.
+
+        Args:
+            engine: where.
+            name: that no other one has there.
+            tables: shared out, as by `Cluster`.
+            shards: how many.
+            per_node: on each node; None = Ray spreads them as it can.
+            options: of `Cluster`: port, password, directory (an absolute path, on every node), maxmemory, config,
+                restore, start_timeout.
+
+        Raises:
+            ServerError: the name is taken, Ray has no room, or a shard did not start. Nothing is left behind.
+        """
+        if not 1 <= shards <= MOST_SHARDS:
+            raise ServerError(f"expected 1 to {MOST_SHARDS} shards, got {shards}")
+        if per_node is not None and per_node < 1:
+            raise ServerError(f"expected at least one shard on a node, got {per_node}")
+        with contextlib.suppress(ValueError):
+            ray.get_actor(name, NAMESPACE)
+            raise ServerError(f"a cluster of the name {name!r} is on this Ray cluster already")
+        group = None if engine.own else _group(name, shards, per_node)
+        setup = {
+            "tables": [table.pack() for table in tables],
+            "shards": shards,
+            "per_node": per_node or 1,
+            "options": dict(options),
+        }
+        further = {**DETACHED, "name": name}
+        engine.place(Supervisor, name, group, pack(setup), num_cpus=0, threads=4, further=further)
+        cluster = cls(engine, name)
+        try:
+            patience_s = PLACED_S + shards * float(options["start_timeout"]) + _ANSWER_S
+            why: Any = ray.get(cluster._supervisor.begin.remote(), timeout=patience_s)
+            if why:
+                raise ServerError(why)
+        except BaseException as error:
+            cluster.stop(0.0)
+            if isinstance(error, RayError):
+                raise ServerError(f"Ray did not start the supervisor: {error}") from error
+            raise
+        return cluster
+
+    def told(self) -> dict[str, Any] | None:
+        """What the supervisor tells (`Supervisor.told`); None when it has ended.
+
+        Raises:
+            ServerError: it does not answer now, or has not found the shards again.
+        """
+        try:
+            told: Any = ray.get(self._supervisor.told.remote(), timeout=_ANSWER_S)
+        except RayError as error:
+            if not self._there():
+                return None
+            raise ServerError(f"the supervisor of {self.name!r} does not answer: {error}") from error
+        if not told:
+            raise ServerError(f"the supervisor of {self.name!r} has not found all shards again so far")
+        return json.loads(told)
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """Ends shards, supervisor and placement group. A server that has not ended after `timeout` s is killed."""
+        until = time.monotonic() + timeout + _ANSWER_S
+        while self._there() and time.monotonic() < until:
+            try:
+                ray.get(self._supervisor.stop.remote(timeout), timeout=timeout + _ANSWER_S)
+                break
+            except RayError:  # Ray starts it again at this moment: nobody else ends the shards
+                time.sleep(_LOOK_S)
+        ray.kill(self._supervisor)
+        until = time.monotonic() + _ANSWER_S
+        while self._there() and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+
+    def _there(self) -> bool:
+        try:
+            ray.get_actor(self.name, NAMESPACE)
+        except ValueError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Gives Ray up, without an end to the shards unless Ray is our own."""
+        self.engine.close()
+
+    def __enter__(self) -> PlacedCluster:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _group(name: str, shards: int, per_node: int | None) -> PlacementGroup:
+    """Room for shards, a processor each: with `per_node`, a bundle for a node, and each bundle on another one."""
+    bundles = [{"CPU": float(min(per_node or 1, shards - first))} for first in range(0, shards, per_node or 1)]
+    group = placement_group(
+        bundles, "STRICT_SPREAD" if per_node else "SPREAD", name=f"{NAMESPACE}/{name}", lifetime="detached"
+    )
+    if not group.wait(ROOM_S):
+        remove_placement_group(group)
+        what = f"{len(bundles)} nodes with {per_node} processors each" if per_node else f"{shards} processors"
+        raise ServerError(f"Ray found no {what} free within {ROOM_S:g} s: `ray status` tells what there is")
+    return group

@@ -1,0 +1,373 @@
+"""Shards of one replay as processes that Ray places, on many hosts, with a supervisor among them.
+
+Three kinds of processes, all of them detached actors, which no program's end takes along:
+- A `ShardHost` holds the server of one shard as its child. Where the host or its node dies, Ray starts another one, in
+  the same bundle of the placement group: on the same node, or on another one that has room.
+- The `Supervisor` is a `replay_server.Cluster` whose servers are children of these hosts. So all is as on one host: it
+  starts a server that died again from the newest snapshot, pushes the topology, takes over the one that somebody else
+  pushed, and lets shards go that were taken out. Only where a shard is may change.
+- The server itself, which Ray does not know.
+
+Where the supervisor dies, the shards serve on. Ray starts it again, and it finds the hosts by their names, the servers
+as the hosts tell of them, and the topology on the shards.
+
+What is sent is bytes, strings and numbers. The password is among them: who may use the Ray cluster can read it, and
+could run any program there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgpack
+import ray
+import redis
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
+from ray.util.placement_group import PlacementGroup, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from replay_server.cluster import Cluster
+from replay_server.cluster_shards import PATIENCE_S, impatient, newest, place_of, topology_of
+from replay_server.codec import pack
+from replay_server.connection import url_with_password
+from replay_server.errors import ReplayError, ServerError
+from replay_server.rl.ray_cluster import RayCluster
+from replay_server.server import Server
+from replay_server.table import Table
+from replay_server.topology import Topology
+
+NAMESPACE = "replay-server"
+"""Of the actors' names in Ray."""
+ADDRESS_IN_USE = "(exit status 3)"
+"""In the error of a server that did not start, for that reason."""
+LOST = -9
+"""What stands for the exit status of a server whose host Ray lost."""
+PLACED_S = 60.0
+"""In which Ray must have started the processes of hosts, where the placement group is there."""
+_LOOK_S, _AGAIN_S = 0.1, 2.0
+_ANSWER_S = 10.0
+_WAIT_S = 10.0
+"""Of one question after a server's end. A supervisor that died leaves none behind for longer."""
+_SOON_S = 0.5
+"""For a host's answer, while other shards are waiting to be looked after."""
+
+DETACHED: Mapping[str, Any] = {"max_restarts": -1, "lifetime": "detached", "namespace": NAMESPACE}
+"""Ray's options of what lives until it is killed."""
+
+
+def host_name(name: str, number: int) -> str:
+    """The name in Ray of a shard's host."""
+    return f"{name}/shard-{number}"
+
+
+class ShardHost:
+    """What runs in a process that Ray placed for one shard: its server, as a child."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._server: Server | None = None
+
+    def address(self) -> str:
+        """Of this node."""
+        return ray.util.get_node_ip_address()
+
+    def serving(self) -> tuple[str, int]:
+        """host:port of the server and its process id; "" and 0 where none runs."""
+        with self._lock:
+            return self._serving()
+
+    def _serving(self) -> tuple[str, int]:
+        if self._server is None or not self._server.running:
+            return "", 0
+        return urlsplit(self._server.url).netloc.rpartition("@")[2], self._server.pid
+
+    def start(self, setup: bytes) -> tuple[str, int, str]:
+        """Starts the server, unless it runs; what `serving` tells then, and why it did not start.
+
+        Args:
+            setup: msgpack of `folder`, `tables` (as `Table.pack` has them), `options` (of `Server`), and `was_on`, the
+                address of the node that the shard was on before, or "".
+        """
+        told = msgpack.unpackb(setup)
+        node, options = self.address(), told["options"]
+        tables = [Table.unpack(each) for each in told["tables"]]
+        # On the same node who has the port may be the server before, which is about to end. So that is tried again.
+        ports = [options["port"]] if told["was_on"] in ("", node) else [options["port"], 0]
+        why = ""
+        with self._lock:
+            if self._serving()[1]:
+                return *self._serving(), ""
+            for port in ports:
+                try:
+                    os.makedirs(told["folder"], exist_ok=True)
+                    self._server = Server(
+                        tables, **{**options, "host": node, "port": port, "directory": told["folder"]}
+                    )
+                    return *self._serving(), ""
+                except (ReplayError, OSError, ValueError) as error:
+                    why = str(error)
+                    if ADDRESS_IN_USE not in why:
+                        break
+        return "", 0, why
+
+    def wait(self, pid: int, seconds: float) -> int | None:
+        """Waits for the end of a server for a while; its exit status."""
+        until = time.monotonic() + seconds
+        while True:
+            with self._lock:
+                if self._server is None or self._server.pid != pid:
+                    return LOST
+                status = self._server.returncode
+            if status is not None or time.monotonic() > until:
+                return status
+            time.sleep(_LOOK_S)
+
+    def stop(self, timeout: float) -> None:
+        """See `Server.stop`."""
+        with self._lock:
+            if self._server is not None:
+                self._server.stop(timeout)
+
+
+class _Placed(Server):
+    """The server of a shard as its supervisor sees it: a child of another process, perhaps on another host.
+
+    Args:
+        host: Ray's handle of the `ShardHost`.
+        url: of the server, or where it was.
+        pid: 0 = it does not run.
+    """
+
+    def __init__(self, host: Any, url: str, pid: int) -> None:
+        self.url, self.pid, self.host = url, pid, host
+        self._status: int | None = None if pid else LOST
+        self._end = self._wait()
+
+    def _wait(self) -> Any:
+        return self.host.wait.remote(self.pid, _WAIT_S) if self._status is None else None
+
+    @property
+    def returncode(self) -> int | None:
+        if self._end is not None and ray.wait([self._end], timeout=0)[0]:
+            try:
+                self._status = ray.get(self._end)
+            except RayError:
+                self._status = LOST
+            self._end = self._wait()
+        return self._status
+
+    @property
+    def running(self) -> bool:
+        return self.returncode is None
+
+    def log(self) -> str:
+        """It stays where the server is."""
+        return ""
+
+    def stop(self, timeout: float = 10.0) -> int | None:
+        if self._status is None:
+            with contextlib.suppress(RayError, GetTimeoutError):
+                ray.get(self.host.stop.remote(timeout), timeout=timeout + _ANSWER_S)
+        return self.returncode
+
+
+class ShardsOnRay(Cluster):
+    """A `Cluster` whose servers are children of `ShardHost`s.
+
+    Args:
+        name: of the cluster in Ray.
+        shards: how many.
+        group: the placement group, of bundles of `per_node` processors; None = shards are wherever there is room.
+        per_node: shards in a bundle.
+        again: begins with the shards that run, which another object of this class started.
+        options: of `Cluster`.
+
+    Raises:
+        ServerError: as of `Cluster`, or Ray did not start the processes in time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shards: int,
+        group: PlacementGroup | None,
+        per_node: int,
+        again: bool,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._again, self._asked = again, dict[int, Any]()
+        os.makedirs(options["directory"], exist_ok=True)
+        engine = RayCluster()
+        self.hosts = []
+        for number in range(shards):
+            further = {**DETACHED, "name": host_name(name, number), "get_if_exists": True}
+            if group is not None:
+                further["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, number // per_node)
+            cpus = 0.0 if group is None else 1.0
+            self.hosts.append(engine.place(ShardHost, num_cpus=cpus, threads=8, further=further))
+        if not again:
+            until = time.monotonic() + PLACED_S
+            for number in range(shards):
+                self._node_of(number, until - time.monotonic())
+        super().__init__(shards=shards, pin=False, **options)
+        self._again = False
+        for number in set(range(shards)).difference(self.numbers):
+            ray.kill(self.hosts[number])  # taken out before
+
+    def _node_of(self, number: int, patience_s: float) -> str:
+        """The address of the node where a shard's host is."""
+        asked = self._asked.pop(number, None) or self.hosts[number].address.remote()
+        try:
+            return ray.get(asked, timeout=max(0.0, patience_s))
+        except (GetTimeoutError, ActorUnavailableError) as error:
+            if isinstance(error, GetTimeoutError):
+                self._asked[number] = asked
+            raise ServerError(f"Ray has not started a process for shard {number} so far: see `ray status`") from None
+        except RayError as error:
+            raise ServerError(f"Ray lost the process of shard {number}: {error}") from error
+
+    def _serve(self, number: int, tables: list[Table], options: dict[str, Any]) -> Server:
+        before = {shard.number: shard for shard in self._topology.shards}.get(number)
+        setup = {
+            "tables": [table.pack() for table in tables],
+            "options": options,
+            "folder": str(self._directory / f"shard-{number}"),
+            "was_on": before.host if before else "",
+        }
+        host, place, pid = self.hosts[number], "", 0
+        try:
+            self._node_of(number, _SOON_S)
+            place, pid, why = ray.get(host.start.remote(pack(setup)), timeout=options["start_timeout"] + _ANSWER_S)
+        except (ServerError, RayError) as error:
+            why = str(error)
+        if why and not (self._again and before):
+            raise ServerError(why)
+        if before and not place:  # it is looked after when all others have been found
+            place = place_of(before)
+        return _Placed(host, url_with_password(f"redis://{place}", options["password"]), pid)
+
+    def _host_of(self, server: Server) -> str:
+        return urlsplit(server.url).hostname or ""
+
+    def _read_topology(self) -> Topology | None:
+        if not self._again:
+            return self._read_file()
+        told, asked = list[Topology](), [host.serving.remote() for host in self.hosts]
+        for answer in ray.wait(asked, num_returns=len(asked), timeout=PATIENCE_S)[0]:
+            with contextlib.suppress(RayError, redis.RedisError, ValueError):
+                place, _ = ray.get(answer)
+                with impatient(url_with_password(f"redis://{place}", self._password)) as client:
+                    told += [topology_of(client)] if place else []
+        if not told or not newest(told).version:
+            return self._read_file()
+        self._shares, found = len(self.hosts), newest(told)
+        self.numbers = [shard.number for shard in found.shards if shard.number < len(self.hosts)]
+        return found
+
+    def _read_file(self) -> Topology | None:
+        found = super()._read_topology()
+        if self.numbers and max(self.numbers) >= len(self.hosts):
+            raise ServerError(f"shards of {self._directory} were taken out: begin in another folder")
+        return found
+
+    def _adopt(self) -> None:
+        super()._adopt()
+        made = self._made({shard.number: shard.id for shard in self._topology.shards})
+        if made.shards == self._topology.shards:
+            return
+        # A shard was started again elsewhere: clients hear of it from any other one.
+        before, self._topology, self._unwritten = self._topology, made, True
+        try:
+            self._push(self.numbers)
+        except redis.ResponseError:  # somebody else made another one at the same time: the next look finds it
+            self._topology = before
+
+    def stop(self, timeout: float = 10.0) -> None:
+        if self._again:
+            self.servers.clear()  # those that run go on when they were not all found: that is tried again
+        super().stop(timeout)
+
+    def _stop_gone(self, now: float) -> None:
+        before = list(self._gone)
+        super()._stop_gone(now)
+        for _, server in before:
+            if isinstance(server, _Placed) and all(server is not other for _, other in self._gone):
+                ray.kill(server.host)  # its processor is free for others
+
+
+class Supervisor:
+    """What runs in the process of Ray that starts, watches and ends the shards of one cluster.
+
+    Args:
+        name: of the cluster in Ray.
+        group: the placement group; removed at the end. None = there is none.
+        setup: msgpack of `shards`, `per_node`, `tables` and `options` (of `Cluster`).
+    """
+
+    def __init__(self, name: str, group: PlacementGroup | None, setup: bytes) -> None:
+        self._name, self._group, self._setup = name, group, msgpack.unpackb(setup)
+        self._lock = threading.Lock()
+        self._shards: ShardsOnRay | None = None
+        self._ended = False
+        if ray.get_runtime_context().was_current_actor_reconstructed:
+            threading.Thread(target=self._begin_again, name="begin-again", daemon=True).start()
+
+    def begin(self) -> str:
+        """Starts the shards; why it failed, or ""."""
+        return self._begin(again=False)
+
+    def _begin(self, again: bool) -> str:
+        setup = self._setup
+        options = {**setup["options"], "tables": [Table.unpack(each) for each in setup["tables"]]}
+        if again:
+            options["restore"] = "latest"
+        try:
+            shards = ShardsOnRay(self._name, setup["shards"], self._group, setup["per_node"], again, options)
+        except (ReplayError, redis.RedisError, RayError, OSError, ValueError) as error:
+            return str(error)
+        with self._lock:
+            self._shards = shards
+        threading.Thread(target=self._look_after, args=(shards,), name="look-after", daemon=True).start()
+        return ""
+
+    def _begin_again(self) -> None:
+        while why := self._begin(again=True):
+            logging.getLogger("replay_server.cluster").error("the shards are not watched so far: %s", why)
+            time.sleep(_AGAIN_S)
+
+    def _look_after(self, shards: ShardsOnRay) -> None:
+        """Ends everything when every shard was stopped in order."""
+        while not shards.was_stopped:
+            time.sleep(_LOOK_S)
+        self.stop(0.0)
+        ray.kill(ray.get_actor(self._name, NAMESPACE))
+
+    def told(self) -> str:
+        """JSON of `url`, with the password, `pids`, `running`, `restarts`, `failing`, and `supervisor`, this process's
+        id; "" before the shards began, "null" at the end."""
+        with self._lock:
+            shards = self._shards
+        if shards is None:
+            return "null" if self._ended else ""
+        told = {name: getattr(shards, name) for name in ("url", "pids", "running", "restarts", "failing")}
+        return json.dumps({**told, "supervisor": os.getpid()})
+
+    def stop(self, timeout: float) -> None:
+        """Ends the shards and their hosts, and removes the placement group."""
+        with self._lock:
+            shards, self._shards, self._ended = self._shards, None, True
+        if shards is not None:
+            shards.stop(timeout)
+        for number in range(self._setup["shards"]):
+            with contextlib.suppress(ValueError):  # there is none of that name
+                ray.kill(ray.get_actor(host_name(self._name, number), NAMESPACE))
+        if self._group is not None:
+            remove_placement_group(self._group)
