@@ -213,7 +213,12 @@ class ApexJob:
         options = {"host": host, "password": password}
         folder = self.run_directory.replay
         begins = (folder, settings.port, settings.checkpoint_replay != "off", settings.resume)
-        if settings.replay_shards == 1:
+        if settings.shards_on != "processes":
+            from replay_server.jobs.job_placed import JobPlaced
+
+            places = (settings.shards_on, table, settings.replay_shards)
+            self._server = JobPlaced(*places, *begins, options, view.message)
+        elif settings.replay_shards == 1:
             self._server = JobServer(table, *begins, {**options, "unix": sockets / "server.sock"}, view.message)
         else:
             self._server = JobCluster(table, settings.replay_shards, *begins, options, view.message)

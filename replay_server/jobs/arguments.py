@@ -84,8 +84,9 @@ def check_settings(settings: ApexSettings) -> None:
         value = getattr(settings, name)
         if value is not None and value <= 0:
             raise ValueError(f"--{name.replace('_', '-')}: expected more than 0, got {value}")
-    if settings.actors_on not in ("processes", "ray") and not settings.actors_on.startswith("ray:"):
-        raise ValueError(f"--actors-on: expected processes, ray or ray:HOST:PORT, got {settings.actors_on}")
+    for option, place in (("--actors-on", settings.actors_on), ("--shards-on", settings.shards_on)):
+        if place not in ("processes", "ray") and not place.startswith("ray:"):
+            raise ValueError(f"{option}: expected processes, ray or ray:HOST:PORT, got {place}")
     if settings.min_size_to_sample > settings.capacity:
         raise ValueError(
             f"--min-size-to-sample {settings.min_size_to_sample} is more than --capacity {settings.capacity}: "

@@ -67,6 +67,7 @@ class PlacedCluster:
         shards: int,
         per_node: int | None,
         options: Mapping[str, Any],
+        lease_s: float = 0.0,
     ) -> PlacedCluster:
         """Starts one. On a Ray cluster of our own, Ray sets nothing aside: there is but one node.
 
@@ -78,6 +79,7 @@ class PlacedCluster:
             per_node: on each node; None = Ray spreads them as it can.
             options: of `Cluster`: port, password, directory (an absolute path, on every node), maxmemory, config,
                 restore, start_timeout.
+            lease_s: it ends when nobody has called `told` for so long; 0 = never.
 
         Raises:
             ServerError: the name is taken, Ray has no room, or a shard did not start. Nothing is left behind.
@@ -94,6 +96,7 @@ class PlacedCluster:
             "tables": [table.pack() for table in tables],
             "shards": shards,
             "per_node": per_node or 1,
+            "lease_s": lease_s,
             "options": dict(options),
         }
         further = {**DETACHED, "name": name}

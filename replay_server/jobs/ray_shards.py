@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import threading
 import time
@@ -309,14 +310,15 @@ class Supervisor:
     Args:
         name: of the cluster in Ray.
         group: the placement group; removed at the end. None = there is none.
-        setup: msgpack of `shards`, `per_node`, `tables` and `options` (of `Cluster`).
+        setup: msgpack of `shards`, `per_node`, `tables`, `options` (of `Cluster`), and `lease_s`: everything is ended
+            when nobody has asked for so long (`told`); 0 = never.
     """
 
     def __init__(self, name: str, group: PlacementGroup | None, setup: bytes) -> None:
         self._name, self._group, self._setup = name, group, msgpack.unpackb(setup)
         self._lock = threading.Lock()
         self._shards: ShardsOnRay | None = None
-        self._ended = False
+        self._ended, self._asked_at = False, time.monotonic()
         if ray.get_runtime_context().was_current_actor_reconstructed:
             threading.Thread(target=self._begin_again, name="begin-again", daemon=True).start()
 
@@ -344,15 +346,17 @@ class Supervisor:
             time.sleep(_AGAIN_S)
 
     def _look_after(self, shards: ShardsOnRay) -> None:
-        """Ends everything when every shard was stopped in order."""
-        while not shards.was_stopped:
+        """Ends everything when every shard was stopped in order, or nobody asks any more."""
+        self._asked_at, lease_s = time.monotonic(), self._setup["lease_s"] or math.inf
+        while not shards.was_stopped and time.monotonic() - self._asked_at < lease_s:
             time.sleep(_LOOK_S)
-        self.stop(0.0)
+        self.stop(_ANSWER_S)
         ray.kill(ray.get_actor(self._name, NAMESPACE))
 
     def told(self) -> str:
         """JSON of `url`, with the password, `pids`, `running`, `restarts`, `failing`, and `supervisor`, this process's
         id; "" before the shards began, "null" at the end."""
+        self._asked_at = time.monotonic()
         with self._lock:
             shards = self._shards
         if shards is None:

@@ -38,8 +38,11 @@ class ApexSettings:
     port: int = 0
     """Port of the job's server; 0 = any that is free."""
     replay_shards: int = 1
-    """Servers of this machine that hold the replay together, a process each; every sample is of all of them. There
-    are at least as many actors. `port` is the first one's, and the others have those that follow."""
+    """Servers that hold the replay together, a process each; every sample is of all of them. There are at least as many
+    actors. `port` is the first one's, and the others have those that follow."""
+    shards_on: str = "processes"
+    """Where these servers run: processes (of this machine), ray (a Ray cluster of this machine, for the job alone), or
+    ray:HOST:PORT (a Ray cluster that is there, whose nodes are many machines)."""
     envs_per_actor: int = 8
     """Environments in each actor, stepped together; one batched forward pass chooses all their actions."""
     minutes: float | None = None

@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("ray")
+
+from apex_job import Job, alive, wait_for_updates, wait_until
 
 SMALL = [
     "--env", "CartPole-v1", "--actors", "2", "--envs-per-actor", "2", "--min-size-to-sample", "200", "--hidden", "16",
@@ -71,8 +74,28 @@ def test_a_job_with_actors_on_ray_goes_on_when_they_die(tmp_path: Path) -> None:
     assert not ray_workers(os.getpid())
 
 
-def test_a_place_that_is_none_is_refused(tmp_path: Path) -> None:
-    words = ["--env", "CartPole-v1", "--actors-on", "mars", "--logdir", str(tmp_path / "run")]
+@pytest.mark.slow
+def test_a_job_with_its_shards_on_ray_goes_on_when_one_is_killed_and_is_resumed(start: Callable[..., Job]) -> None:
+    words = ("--replay-shards", "2", "--shards-on", "ray", "--checkpoint-replay-every-s", "0.5")
+    job = start(*words)
+    pids = [int(pid) for pid in job.wait_for(r"2 shards on Ray, processes (\d+), (\d+)").groups()]
+    wait_for_updates(job)
+    wait_until(lambda: len(list((job.run / "replay" / "shards").glob("shard-*/*.snapshot"))) >= 2)
+    os.kill(pids[0], signal.SIGKILL)
+    job.wait_for("a shard has ended, and was started again")
+    job.wait_for(r"2 shards on Ray, processes .*[\s\S]*2 shards on Ray, processes .* with a replay of \d+ transitions")
+    wait_for_updates(job)
+    job.process.send_signal(signal.SIGINT)
+    assert job.wait() == 130, job.text
+    assert not any(map(alive, pids))
+    resumed = start("--resume", "--max-updates", "1")
+    resumed.wait_for(r"2 shards on Ray, processes .* with a replay of \d+ transitions")
+    assert resumed.wait() == 0, resumed.text
+
+
+@pytest.mark.parametrize("option", ["--actors-on", "--shards-on"])
+def test_a_place_that_is_none_is_refused(tmp_path: Path, option: str) -> None:
+    words = ["--env", "CartPole-v1", option, "mars", "--logdir", str(tmp_path / "run")]
     done = subprocess.run(
         [sys.executable, "-m", "replay_server.jobs.apex", *words], capture_output=True, text=True, timeout=60
     )

@@ -60,7 +60,7 @@ READ_BY = {
     "checkpoints_kept": "L", "average_updates": "L",
     "eval_every_updates": "E", "eval_episodes": "E", "eval_epsilon": "E", "final_episodes": "E", "dashboard": "",
     "wandb": "L", "logdir": "LE", "resume": "LE", "host": "", "port": "", "checkpoint_replay": "",
-    "checkpoint_replay_every_s": "", "replay_shards": "",
+    "checkpoint_replay_every_s": "", "replay_shards": "", "shards_on": "",
 }  # fmt: skip
 # Read where the command line is, before the part's own work: what a run is called and where it is kept.
 BY_THE_COMMAND = {"profile", "logdir", "resume", "wandb"}

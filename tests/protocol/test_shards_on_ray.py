@@ -216,7 +216,7 @@ def test_shards_whose_node_is_lost_are_started_on_another_one_and_clients_hear_w
     assert len(client.sample("t", 64, timeout=TIMEOUT_S)) == 64
 
 
-def test_a_cluster_that_is_stopped_by_its_shards_leaves_ray_alone_and_begins_again_in_its_folder(
+def test_a_cluster_that_is_stopped_by_its_shards_begins_again_in_its_folder_and_ends_with_its_lease(
     engine: RayCluster, placed: PlacedCluster, client: rs.Client
 ) -> None:
     url = told(placed)["url"]
@@ -226,12 +226,12 @@ def test_a_cluster_that_is_stopped_by_its_shards_leaves_ray_alone_and_begins_aga
     wait_for(lambda: placed.told() is None)
     wait_for(lambda: groups() == actors() == [])
     options = {**OPTIONS, "directory": str(folder), "start_timeout": TIMEOUT_S, "restore": "latest"}
-    again = PlacedCluster.start(engine, "test", [TABLE], 4, None, options)
-    try:
-        with rs.Client(told(again)["url"]) as other:
-            assert other.get("t", ids).data["k"].tolist() == list(range(200))
-    finally:
-        again.stop()
+    again = PlacedCluster.start(engine, "test", [TABLE], 4, None, options, lease_s=5.0)
+    now = told(again)
+    with rs.Client(now["url"]) as other:
+        assert other.get("t", ids).data["k"].tolist() == list(range(200))
+    # The lease: it ends since nobody asks for it any more.
+    wait_for(lambda: not actors() and not any(map(runs, now["pids"])) and not groups())
 
 
 def test_a_cluster_that_does_not_begin_leaves_nothing_behind(
