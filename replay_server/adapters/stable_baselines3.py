@@ -24,6 +24,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from replay_server import Column, Uniform, Window
 from replay_server.connection import Address
+from replay_server.table import MAX_WINDOW
 
 from .tables import made_table
 
@@ -80,6 +81,9 @@ class ReplayServerBuffer(ReplayBuffer):
             "n_step": n_step,
         }
         self._n_steps, discount = n_step
+        self._last: Any = None
+        """Where the environments are, and which of them are in mid-episode: one that was reset does not go on there."""
+        self._goes_on = np.zeros(n_envs, np.bool_)
         self._table = made_table(url, table, buffer_size, self._signature(), sampler)
         if self._n_steps > 1:
             columns = {"reward_column": "rewards", "discount_column": "discounts"}
@@ -147,10 +151,13 @@ class ReplayServerBuffer(ReplayBuffer):
         actions = self._actions_as_stored(action)
         obs, next_obs = self._observations_as_stored(obs), self._observations_as_stored(next_obs)
         if self._n_steps > 1:
+            if (breaks := self._breaks_off(obs)).any():
+                self._writer.append({"step": self._last}, mask=breaks)
             step = {"step": obs, "actions": actions, "rewards": np.asarray(reward, np.float32)}
             self._writer.append(step, terminated=terminated, truncated=done & ~terminated)
             if done.any():
                 self._writer.append({"step": next_obs}, mask=done)
+            self._last, self._goes_on = next_obs, ~done
             return
         self._table.add(
             {
@@ -168,6 +175,16 @@ class ReplayServerBuffer(ReplayBuffer):
         if not self.handle_timeout_termination:
             return done, done
         return done, done & [not info.get("TimeLimit.truncated", False) for info in infos]
+
+    def _breaks_off(self, seen: Any) -> np.ndarray:
+        """Whose environment was reset in mid-episode, bool (n_envs,): it does not go on from where it was."""
+        breaks = np.zeros(self.n_envs, np.bool_)
+        if self._last is not None:
+            pairs = [(seen[key], self._last[key]) for key in seen] if isinstance(seen, dict) else [(seen, self._last)]
+            for now, before in pairs:
+                differs = (now != before) & ((now == now) | (before == before))  # NaN is as it was
+                breaks |= differs.reshape(self.n_envs, -1).any(1)
+        return breaks & self._goes_on
 
     def _actions_as_stored(self, action: Any) -> np.ndarray:
         actions = np.reshape(action, (self.n_envs, self.action_dim))
@@ -235,8 +252,8 @@ class ReplayServerHerBuffer(ReplayServerBuffer, HerReplayBuffer):
         n_sampled_goal, goal_selection_strategy: as the original's: of n + 1 transitions n have another goal.
         copy_info_dict: must be False: infos are not stored.
         max_episode_steps: goals are taken from this many steps at a time of a longer episode. None: as many as the
-            environment's time limit, or 1,000. A transition takes 4 bytes of memory for each, with the strategy "final"
-            for one alone.
+            environment's time limit, or 1,000; at most 16,384. A transition takes 4 bytes of memory for each, with the
+            strategy "final" for one alone.
 
         The others are those of `ReplayServerBuffer`.
     """
@@ -272,7 +289,7 @@ class ReplayServerHerBuffer(ReplayServerBuffer, HerReplayBuffer):
         self.copy_info_dict = False
         self.n_sampled_goal = n_sampled_goal
         self.her_ratio = 1 - 1 / (n_sampled_goal + 1)
-        self._longest = max_episode_steps or time_limit(env) or 1_000
+        self._longest = max_episode_steps or min(time_limit(env) or 1_000, MAX_WINDOW)
         arguments = (buffer_size, observation_space, action_space, device, n_envs, optimize_memory_usage)
         ReplayServerBuffer.__init__(self, *arguments, handle_timeout_termination, url, table, sampler, (1, 0.0))
         del self._settings["n_step"]
@@ -283,7 +300,6 @@ class ReplayServerHerBuffer(ReplayServerBuffer, HerReplayBuffer):
         }
         self._writer = self._table.vector_writer(n_envs, history=self._longest + 1)
         self._lengths = np.zeros(n_envs, np.int64)
-        self._last: Any = None
 
     def _signature(self) -> dict[str, Any]:
         one_goal = self.goal_selection_strategy == GoalSelectionStrategy.FINAL
@@ -297,23 +313,21 @@ class ReplayServerHerBuffer(ReplayServerBuffer, HerReplayBuffer):
             "rewards": Column("float32", (1,)),
         }
 
-    def __getstate__(self) -> dict[str, Any]:
-        self._writer.flush()
-        return ReplayServerBuffer.__getstate__(self)
-
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
         """Adds one transition of each of the environments; they can be sampled once their episodes have ended."""
         done, terminated = self._ends(done, infos)
+        seen = self._observations_as_stored(obs)
+        self._end(self._breaks_off(seen) & (self._lengths > 0))
         self._writer.append(
             {
-                "step": self._observations_as_stored(obs),
+                "step": seen,
                 "actions": self._actions_as_stored(action),
                 "dones": np.asarray(terminated, np.float32).reshape(self.n_envs, 1),
                 "rewards": np.asarray(reward, np.float32).reshape(self.n_envs, 1),
             }
         )
         self._lengths += 1
-        self._last = self._observations_as_stored(next_obs)
+        self._last, self._goes_on = self._observations_as_stored(next_obs), ~done
         self._end(done | (self._lengths == self._longest))
 
     def _end(self, ended: np.ndarray) -> None:
@@ -330,6 +344,7 @@ class ReplayServerHerBuffer(ReplayServerBuffer, HerReplayBuffer):
             }[self.goal_selection_strategy]
             at = np.where(t < lengths, t - lengths - 1, -1)
             self._writer.create_items(at=at, columns={"goals": goals}, mask=t < lengths)
+        self._writer.flush()
         self._lengths[ended] = 0
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
@@ -341,7 +356,6 @@ class ReplayServerHerBuffer(ReplayServerBuffer, HerReplayBuffer):
         """
         if self.env is None:
             raise ValueError("this buffer has no environment to compute rewards with: call set_env")
-        self._writer.flush()
         if self.size() == 0:
             raise RuntimeError("no episode has ended yet: expected learning_starts to be longer than an episode")
         data = self._table.sample(batch_size, timeout=0 if self._settings["url"] is None else None).data
@@ -375,9 +389,11 @@ class ReplayServerHerBuffer(ReplayServerBuffer, HerReplayBuffer):
 
 
 def time_limit(env: Any) -> int | None:
-    """`max_episode_steps` of a vector environment's first environment; None where there is none."""
-    spec = None if env is None else env.get_attr("spec", [0])[0]
-    return spec.max_episode_steps if spec is not None else None
+    """Of a vector environment's first environment, in steps; None where nothing tells of one."""
+    # Of Gymnasium's TimeLimit: the whole spec may not be able to leave an environment's process.
+    if env is None or not env.has_attr("_max_episode_steps"):
+        return None
+    return env.get_attr("_max_episode_steps", [0])[0]
 
 
 def n_steps_of_algorithm() -> tuple[int, float]:

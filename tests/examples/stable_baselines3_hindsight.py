@@ -15,16 +15,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from replay_server.adapters.stable_baselines3 import ReplayServerHerBuffer
+from replay_server.adapters.stable_baselines3 import ReplayServerBuffer, ReplayServerHerBuffer
 
 BITS, STEPS, ENVS = 6, 240, 2
 BATCH, BATCHES = 4_000, 15
@@ -118,6 +119,53 @@ def save_and_load() -> None:
     assert again.replay_buffer.size() == 0
 
 
+class Counting(BitFlippingEnv):
+    """Tells of each step how many there were before: of no transition may the next observation be another's."""
+
+    steps = 0
+
+    def __init__(self) -> None:
+        super().__init__(BITS, max_steps=50)
+        box = gym.spaces.Box(0, np.inf, (1,), np.float64)
+        self.observation_space = gym.spaces.Dict({**self.observation_space.spaces, "observation": box})
+
+    def _get_obs(self) -> dict[str, Any]:
+        return {**super()._get_obs(), "observation": np.array([Counting.steps], np.float64)}
+
+    def reset(self, **options: Any) -> Any:
+        Counting.steps += 1_000
+        return super().reset(**options)
+
+    def step(self, action: Any) -> Any:
+        Counting.steps += 1
+        return super().step(action)
+
+
+def interrupted() -> None:
+    """An environment that is reset in mid-episode goes on elsewhere; a buffer that is reset is empty at once."""
+    model = make(ReplayServerHerBuffer, make_vec_env(Counting, 1, vec_env_cls=DummyVecEnv), 25)
+    model.learn(25)
+    model.replay_buffer.truncate_last_trajectory()
+    batch = model.replay_buffer.sample(BATCH)
+    went = batch.next_observations["observation"] - batch.observations["observation"]
+    assert (went == 1).all(), went[went != 1]
+    assert model.replay_buffer.size() == 50
+    model.replay_buffer.reset()
+    assert model.replay_buffer.size() == 0
+    assert "no episode has ended yet" in told_by(lambda: model.replay_buffer.sample(1))
+    several = DQN(
+        "MultiInputPolicy", make_vec_env(Counting, 1), n_steps=3, learning_starts=10, device="cpu", seed=1,
+        replay_buffer_class=ReplayServerBuffer, replay_buffer_kwargs={"table": next(names), **URL},
+    )  # fmt: skip
+    several.learn(25).learn(25)
+    batch = several.replay_buffer.sample(BATCH)
+    went = batch.next_observations["observation"] - batch.observations["observation"]
+    assert set(went.flatten().tolist()) == {1, 2, 3}, "returns are cut where the environment was reset"
+    apart = SubprocVecEnv([functools.partial(gym.make, "hindsight/Limited-v0")], start_method="fork")
+    assert make(ReplayServerHerBuffer, apart, learn=False).replay_buffer._longest == 9
+    apart.close()
+
+
 def learns(buffer: Any) -> float:
     """Mean reward of games in which −6 is the worst and the target is 6 bits away at most."""
     model = make(buffer, make_vec_env(lambda: BitFlippingEnv(BITS), 1, seed=1), 2_500)
@@ -130,6 +178,8 @@ if __name__ == "__main__":
         compare(strategy)
     refusals()
     save_and_load()
+    gym.register("hindsight/Limited-v0", entry_point=lambda: BitFlippingEnv(BITS), max_episode_steps=9)
+    interrupted()
     original, ours = learns(HerReplayBuffer), learns(ReplayServerHerBuffer)
     print(f"reached {original:.2f} with the original, {ours:.2f} with this")
     assert ours >= original - 0.5
