@@ -24,7 +24,7 @@ struct snapshot_content {
  * once it is true the reader gives up. */
 int snapshot_read(int descriptor, const char *name, struct snapshot_content *content, const atomic_bool *stop,
                   struct error *error);
-/* Likewise, of so many bytes that come one after another, such as out of a pipe. A pipe whose other end is closed before
+/* Likewise, of so many bytes that come one after another, such as out of a socket. One whose other end is closed before
  * they have all come is a file that is cut short. */
 int snapshot_read_coming(int descriptor, uint64_t size, const char *name, struct snapshot_content *content,
                          const atomic_bool *stop, struct error *error);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -39,7 +40,10 @@ class Primary:
 
     def _serve(self, sends: tuple[Callable[[socket.socket], None], ...]) -> None:
         for send in sends:
-            connection, _ = self._listening.accept()
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:  # it was closed
+                return
             with connection, connection.makefile("rb") as words:
                 while (word := words.readline().strip()) != b"PSYNC":
                     if word in (b"PING", b"REPLCONF"):
@@ -48,6 +52,8 @@ class Primary:
                 send(connection)
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)  # ends an accept
         self._listening.close()
         self._thread.join(timeout=60)
 
@@ -134,3 +140,39 @@ def test_what_is_not_whole_changes_nothing_and_is_asked_for_again(
     }[what]
     assert told in replica.log()
     primary.close()
+
+
+@pytest.mark.parametrize("ends", ["the link is cut", "REPLICAOF NO ONE", "REPLICAOF another"])
+def test_after_one_that_was_given_up_the_next_is_whole(replica: rs.Server, snapshot: bytes, ends: str) -> None:
+    """What was read of the first is freed beside the loop, and the next one waits for that."""
+    half_came, go_on, done = threading.Event(), threading.Event(), threading.Event()
+
+    def half(connection: socket.socket) -> None:
+        connection.sendall(header(len(snapshot)) + snapshot[: len(snapshot) // 2])
+        half_came.set()
+        go_on.wait(60)
+
+    def whole(connection: socket.socket) -> None:
+        connection.sendall(header(len(snapshot)) + snapshot)
+        done.wait(60)
+
+    first, second = Primary(half, whole), Primary(whole)
+    with rs.Client(replica.url) as client:
+        redis = client.redis
+        redis.replicaof("127.0.0.1", str(first.port))
+        assert half_came.wait(60)
+        until(lambda: redis.info("replication").get("master_sync_read_bytes") == len(snapshot) // 2)
+        if ends == "REPLICAOF NO ONE":
+            redis.replicaof("NO", "ONE")
+            assert redis.get("key") == b"own"
+            assert redis.set("key", "written")
+            redis.replicaof("127.0.0.1", str(second.port))
+        elif ends == "REPLICAOF another":
+            redis.replicaof("127.0.0.1", str(second.port))
+        go_on.set()
+        until(lambda: redis.info("replication")["master_link_status"] == "up")
+        assert redis.get("key") == b"theirs"
+        assert client.info("t")["size"] == ITEMS
+    done.set()
+    for primary in (first, second):
+        primary.close()

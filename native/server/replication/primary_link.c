@@ -62,7 +62,7 @@ __attribute__((format(printf, 4, 5))) static void say(const struct primary_link 
 }
 
 static void forget_try(struct primary_link *link) {
-    received_file_free(link->file);
+    if (!received_file_give_up(link->file)) link->given_up = link->file;
     link->file = NULL;
     append_buffer_clear(&link->arrived);
     link->arrived_bytes = 0;
@@ -499,6 +499,9 @@ static uint64_t resolved(struct primary_link *link) {
 
 uint64_t link_step(struct server *server) {
     struct primary_link *link = link_of(server);
+    if (received_file_give_up(link->given_up)) link->given_up = NULL;
+    if (link->given_up && (link->state == LINK_NONE || link->state == LINK_WAITS))
+        return server->now_us + LOOK_AGAIN_US;
     switch (link->state) {
     case LINK_WAITS:
         if (server->now_us < link->retry_us) return link->retry_us;
@@ -650,6 +653,7 @@ void link_free(struct server *server) {
     struct primary_link *link = link_of(server);
     resolution_free(link->resolving);
     forget_try(link);
+    received_file_free(link->given_up);
     append_buffer_free(&link->arrived);
     worker_free(link->worker);
 }

@@ -38,6 +38,7 @@ struct primary_link {
     size_t line_length;
     struct worker *worker; /* for files; NULL: none was needed yet */
     struct received_file *file;
+    struct received_file *given_up; /* an earlier one, which the worker frees; the primary is not asked meanwhile */
     char next_id[41]; /* of the history that the file begins */
     uint64_t next_offset;
     uint64_t next_epoch, next_origin; /* of the primary, as it said in its answer to PSYNC */

@@ -1,4 +1,5 @@
-/* received_file: a pipe that the thread reads a snapshot out of; or two buffers, one that fills while the other is written. */
+/* received_file: a pair of sockets that the thread reads a snapshot out of (a pipe may be one page small, once its user has
+ * many); or two buffers, one that fills while the other is written. */
 #include "server/replication/received_file.h"
 
 #include <errno.h>
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/memory.h"
@@ -15,21 +17,22 @@
 #include "persist/rdb_file.h"
 
 #define BUFFER_BYTES (1u << 20)
-#define PIPE_BYTES (1 << 20) /* as much waits for the thread, where the system allows it */
+#define WAITING_BYTES (1 << 20) /* as much waits for the thread, where the system allows it */
 #define MARK_BYTES 40u
 
 struct received_file {
     struct worker_job job;
     struct worker *worker;
     bool busy; /* the thread works */
+    bool is_dropped; /* the thread has been told to free the content */
     bool ended, reads, is_read;
     bool is_marked; /* the end is known by a mark, not by the length */
     char mark[MARK_BYTES], newest[MARK_BYTES];
     uint64_t expected, taken;
     uint8_t *filling, *writing;
     size_t filled, to_write;
-    int descriptor; /* of the file, or the end of the pipe that the thread reads */
-    int pipe; /* the other end; −1: there is none, or it is closed */
+    int descriptor; /* of the file, or the socket that the thread reads */
+    int feed; /* the other one; −1: there is none, or it is closed */
     struct received_content content;
     atomic_bool stop;
     struct error error;
@@ -75,6 +78,12 @@ static void read_keys(struct worker_job *job) {
     close_file(file);
 }
 
+static void drop(struct worker_job *job) {
+    struct received_file *file = (struct received_file *)(void *)job;
+    snapshot_content_free(&file->content.all);
+    if (file->descriptor >= 0) close_file(file);
+}
+
 /* ---- on the loop's ---------------------------------------------------------------------------------------------------- */
 
 static bool read_header(struct received_file *file, const char *header, struct error *error) {
@@ -113,17 +122,13 @@ static void give(struct received_file *file, void (*run)(struct worker_job *job)
 
 static bool begin_reading(struct received_file *file, struct error *error) {
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) < 0) {
-        error_set(error, ERROR_GENERIC, "cannot make a pipe: %s", strerror(errno));
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0) {
+        error_set(error, ERROR_GENERIC, "cannot make sockets: %s", strerror(errno));
         return false;
     }
     file->descriptor = ends[0];
-    file->pipe = ends[1];
-    if (fcntl(file->pipe, F_SETFL, O_NONBLOCK) < 0) {
-        error_set(error, ERROR_GENERIC, "cannot use a pipe: %s", strerror(errno));
-        return false;
-    }
-    (void)fcntl(file->pipe, F_SETPIPE_SZ, PIPE_BYTES);
+    file->feed = ends[1];
+    (void)setsockopt(file->feed, SOL_SOCKET, SO_SNDBUF, &(int){WAITING_BYTES}, sizeof(int));
     file->reads = true;
     give(file, read_snapshot);
     return true;
@@ -144,7 +149,7 @@ struct received_file *received_file_new(const char *header, struct worker *worke
         error_set(error, ERROR_GENERIC, "out of memory");
         return NULL;
     }
-    file->descriptor = file->pipe = -1;
+    file->descriptor = file->feed = -1;
     file->worker = worker;
     if (read_header(file, header, error) &&
         (file->content.has_tables ? begin_reading(file, error) : begin_writing(file, error)))
@@ -154,21 +159,36 @@ struct received_file *received_file_new(const char *header, struct worker *worke
 }
 
 /* The thread, if it waits for more, sees the end. */
-static void close_pipe(struct received_file *file) {
-    if (file->pipe >= 0) close(file->pipe);
-    file->pipe = -1;
+static void close_feed(struct received_file *file) {
+    if (file->feed >= 0) close(file->feed);
+    file->feed = -1;
 }
 
 void received_file_free(struct received_file *file) {
     if (!file) return;
     atomic_store(&file->stop, true);
-    close_pipe(file);
+    close_feed(file);
     if (file->busy) worker_wait(file->worker);
     snapshot_content_free(&file->content.all);
     memory_free(file->filling);
     memory_free(file->writing);
     if (file->descriptor >= 0) close(file->descriptor);
     memory_free(file);
+}
+
+bool received_file_give_up(struct received_file *file) {
+    if (!file) return true;
+    atomic_store(&file->stop, true);
+    close_feed(file);
+    if (file->busy && !worker_finished(file->worker)) return false;
+    file->busy = false;
+    if (!file->is_dropped) {
+        file->is_dropped = true;
+        give(file, drop);
+        return false;
+    }
+    received_file_free(file);
+    return true;
 }
 
 static void write_filled(struct received_file *file) {
@@ -193,11 +213,11 @@ static void note_newest(struct received_file *file, const uint8_t *bytes, size_t
 /* Fewer where the thread is behind; none where it has given up, which the next step finds. */
 static size_t pass_on(struct received_file *file, const uint8_t *bytes, size_t length) {
     if (length > file->expected - file->taken) length = (size_t)(file->expected - file->taken);
-    ssize_t passed = file->ended ? 0 : write(file->pipe, bytes, length);
+    ssize_t passed = file->ended ? 0 : send(file->feed, bytes, length, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (passed <= 0) return 0;
     file->taken += (uint64_t)passed;
     file->ended = file->taken == file->expected;
-    if (file->ended) close_pipe(file);
+    if (file->ended) close_feed(file);
     return (size_t)passed;
 }
 

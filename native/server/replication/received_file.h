@@ -21,6 +21,9 @@ struct worker;
 struct received_file *received_file_new(const char *header, struct worker *worker, struct error *error);
 /* Waits until the worker has given up what it is at, and freed what it had read. NULL is allowed. */
 void received_file_free(struct received_file *file);
+/* Nobody wants it any more. True: it is freed, or was NULL. False: the worker is freeing what it had read, which may take
+ * seconds; to be called again. */
+bool received_file_give_up(struct received_file *file);
 
 /* Takes some of the bytes; fewer than there are where the thread is behind, or the file has ended. */
 size_t received_file_take(struct received_file *file, const uint8_t *bytes, size_t length);
