@@ -183,7 +183,10 @@ class ClusterOperations(KnownShards):
         shards = yield from self._all()
         before = yield from self._on_all(lambda shard: shard.tables(), shards)
         created = yield from together(
-            [shard.create_table(share_of(table, shard.number, len(shards))) for shard in shards]
+            [
+                shard.create_table(share_of(table, shard.number, len(shards), place))
+                for place, shard in enumerate(shards)
+            ]
         )
         if refusal := next((each for each in created if isinstance(each, Exception)), None):
             new = [
@@ -241,11 +244,16 @@ class ClusterOperations(KnownShards):
     @_as_on_one
     def configure(self, name: str, **changes: Any) -> Operation[None]:
         shards = yield from self._all()
-        if changes.get("rate_limiter") is not None:
-            changes["rate_limiter"] = share_of_limiter(changes["rate_limiter"], len(shards))
+        limiter = changes.pop("rate_limiter", None)
         if changes.get("max_bytes"):
             changes["max_bytes"] = -(-changes["max_bytes"] // len(shards))
-        yield from self._on_all(lambda shard: shard.configure(name, **changes), shards)
+        places = {shard.number: place for place, shard in enumerate(shards)}
+
+        def change(shard: Shard) -> Operation[None]:
+            share = limiter and share_of_limiter(limiter, places[shard.number], len(shards))
+            return shard.configure(name, rate_limiter=share, **changes)
+
+        yield from self._on_all(change, shards)
         for shard in shards:
             shard._tables.pop(name, None)
         self._sums.pop(name, None)

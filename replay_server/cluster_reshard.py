@@ -51,6 +51,9 @@ _SUMS = (
     "limiter_samples",
 )  # fmt: skip
 
+_CHANGEABLE = ("sampler", "remover", "rate_limiter", "max_times_sampled", "max_bytes", "max_staleness")
+"""What a table that is given may have otherwise than the one in the files. It wins, as when a server starts."""
+
 
 @dataclass(frozen=True)
 class _Layout:
@@ -112,7 +115,7 @@ def reshard(
     Args:
         files: snapshots of all old shards.
         before: by slot of keys, which of them had it. What lay elsewhere nobody could reach; it stays away.
-        tables: as the new shards shall have them, the whole, by name; of others the capacity stays.
+        tables: as the new shards shall have them, the whole, by name; others stay as they were.
         numbers: of the new shards.
         owners: by slot of keys, which of them gets it: its place among `numbers`.
         out: the files to make, as many; none is there if this fails.
@@ -222,6 +225,8 @@ def _planned(name: str, parts: dict[int, _Part], given: Table | None, shards: in
             raise ServerError(f"table {name!r} differs between shards, here in what shard {shard} has of it")
     if given is not None:
         whole = replace(whole, capacity=given.capacity)
+        if given.signature == whole.signature:  # else it is refused when it starts
+            whole = replace(whole, **{name: getattr(given, name) for name in _CHANGEABLE})
     most = share_of(whole, 0, shards).capacity
     shard_of, ranks = merged_order([len(part.order) for part in parts.values()])
     left = max(0, len(shard_of) - shards * most)
@@ -311,9 +316,10 @@ def _description(whole: _Whole, target: int, numbers: Sequence[int]) -> dict[str
 
     counts = {key: share(sum(each[key] for each in told) + (whole.left if key == "removed" else 0)) for key in _SUMS}
     number = numbers[target]
+    table = share_of(whole.table, number, shards, target)
     words = hashlib.sha256(repr(([each["random"] for each in told], number)).encode()).digest()
     described = {
-        "spec": share_of(whole.table, number, shards).to_spec(),
+        "spec": table.to_spec(),
         "size": whole.sizes[target],
         "slots_used": max(1, whole.sizes[target]),
         "next_age": whole.sizes[target],

@@ -23,25 +23,38 @@ _SUMS = (
 )  # fmt: skip
 
 
-def share_of_limiter(limiter: RateLimiter, shards: int) -> RateLimiter:
-    """One shard's share of a rate limiter: where each keeps to its own, all together keep to the whole."""
+def share_of_limiter(limiter: RateLimiter, place: int, shards: int) -> RateLimiter:
+    """The share of a rate limiter of the shard at this place: where each keeps to its own, all together keep to the
+    whole."""
     if isinstance(limiter, Queue):
         return Queue(math.ceil(limiter.size / shards))
-    size = math.ceil(limiter.min_size_to_sample / shards)
+    size = _share_of_minimum(limiter.min_size_to_sample, place % shards, shards)
     if isinstance(limiter, MinSize):
         return MinSize(size)
     return SampleToInsertRatio(limiter.samples_per_insert, size, limiter.error_buffer / shards)
 
 
-def share_of(table: Table, number: int, shards: int) -> Table:
-    """The part of a table on shard `number`: equal shares of its capacity, bytes and limits, rounded up."""
+def _share_of_minimum(size: int, place: int, shards: int) -> int:
+    """Shares add up to what was asked for: a closed table that holds just that can be sampled. Since 1 is no share (see
+    `_whole_limiter`), a small minimum is shared by fewer shards."""
+    sharing = max(1, min(shards, size // 2))
+    return size // sharing + (place < size % sharing) if place < sharing else min(1, size)
+
+
+def share_of(table: Table, number: int, shards: int, place: int | None = None) -> Table:
+    """The part of a table on shard `number`: equal shares of its capacity, bytes and limits, rounded up; those of
+    `min_size_to_sample` add up to it. `place`: of the shard among all; by default its number."""
     if shards == 1:
         return table
+    capacity = math.ceil(table.capacity / shards)
+    limiter = share_of_limiter(table.rate_limiter, number if place is None else place, shards)
+    if _minimum(limiter) > capacity:
+        limiter = replace(limiter, min_size_to_sample=capacity)
     return replace(
         table,
-        capacity=math.ceil(table.capacity / shards),
+        capacity=capacity,
         max_bytes=math.ceil(table.max_bytes / shards),
-        rate_limiter=share_of_limiter(table.rate_limiter, shards),
+        rate_limiter=limiter,
         seed=_moved(table.seed, number),
     )
 
