@@ -19,9 +19,10 @@ What holds:
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,11 +33,13 @@ import numpy as np
 
 from . import snapshot_file as kinds
 from .cluster_address import slot_of
+from .cluster_bytes import RAGGED_VALUE_BYTES, blocks_take, rows_take
 from .cluster_deal import STEPS_MOST, in_turn, merged_order, sharing, whole_groups
 from .cluster_queue import has_order
 from .cluster_tables import share_of, whole_of
 from .commands import pack
 from .errors import ServerError
+from .selectors import Queue
 from .snapshot_file import SnapshotFile, SnapshotWriter
 from .step_codec import LEAST_STEP_BYTES
 from .table import Column, Table
@@ -81,6 +84,12 @@ class _Part:
     """Slots of items, oldest first."""
     groups: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     """Of these, which share steps."""
+    counts: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    """Of these, how many steps each sees."""
+    seen: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint32))
+    """The slots of those steps, one item's after another's."""
+    bytes: dict[int, np.ndarray] = field(default_factory=dict)
+    """Of items and of steps, by slot: what they take of `max_bytes`. None where that is no limit."""
     target: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     """By slot: the new shard; -1: none."""
     place: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
@@ -125,13 +134,12 @@ def reshard(
     """
     sources = [SnapshotFile(file) for file in files]
     names: dict[str, dict[int, _Part]] = {}
-    parts = [_read(source) for source in sources]
+    limited = {name for name, table in tables.items() if table.max_bytes}
+    parts = [_read(source, limited) for source in sources]
     for shard, own in enumerate(parts):
         for part in own:
             names.setdefault(part.table.name, {})[shard] = part
     wholes = [_planned(name, of, tables.get(name), len(numbers)) for name, of in names.items()]
-    for source, own in zip(sources, parts, strict=True):
-        _note_steps(source, own, len(numbers))
     for whole in wholes:
         _place_steps(whole)
     try:
@@ -152,26 +160,68 @@ def reshard(
 # ---- what there is ---------------------------------------------------------------------------------------------------
 
 
-def _read(source: SnapshotFile) -> list[_Part]:
+def _read(source: SnapshotFile, limited: Collection[str]) -> list[_Part]:
+    """The tables of a file. `limited`: those that shall have `max_bytes`, whatever they had."""
     parts: list[_Part] = []
-    for kind, table, body in source.records(check=True):
+    lists: list[list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = []
+    for kind, number, body in source.records(check=True):
         if kind == kinds.TABLE:
             told = msgpack.unpackb(body.tobytes())
-            used = told["slots_used"]
+            used, table = told["slots_used"], Table.from_spec(told["spec"])
             times, ages, priorities = np.zeros(used, np.uint32), np.zeros(used, np.uint64), np.zeros(used)
             live = np.zeros(used, np.bool_)
-            parts.append(_Part(Table.from_spec(told["spec"]), told, times, ages, priorities, live))
+            parts.append(_Part(table, told, times, ages, priorities, live))
+            lists.append([])
+            if table.max_bytes or table.name in limited:
+                parts[-1].bytes = {kinds.ITEMS: np.zeros(used), kinds.STEPS: np.zeros(told["steps_used"])}
         elif kind == kinds.SLOTS:
-            _note_slots(parts[table], body)
-    for number, part in enumerate(parts):
+            _note_slots(parts[number], body)
+        elif kind in (kinds.ITEMS, kinds.STEPS):
+            part = parts[number]
+            if kind == kinds.ITEMS and part.table.windows:
+                slots, seen, _ = _slots_and_lists(body, _list_length(part.table))
+                is_step = seen < STEPS_MOST
+                lists[number].append((slots.copy(), is_step.sum(1), seen[is_step]))
+            if part.bytes:
+                _note_bytes(part, kind, body)
+    for part, seen in zip(parts, lists, strict=True):
         used = np.flatnonzero(part.live)
         part.order = used[np.argsort(part.ages[used], kind="stable")]
-        if part.table.windows:
-            slots, lists = _lists(source, number, part)
-            groups = np.zeros(len(part.live), np.int64)
-            groups[slots] = sharing(lists)
-            part.groups = groups[part.order]
+        if seen:
+            _note_seen(part, *(np.concatenate(each) for each in zip(*seen, strict=True)))
     return parts
+
+
+def _note_seen(part: _Part, slots: np.ndarray, counts: np.ndarray, steps: np.ndarray) -> None:
+    """Brings what items see into the order of items."""
+    where = np.zeros(len(part.live), np.int64)
+    where[slots] = np.arange(len(slots))
+    rows = where[part.order]
+    part.counts = counts[rows]
+    begins = (np.cumsum(counts) - counts)[rows]
+    ends = np.cumsum(part.counts)
+    part.seen = steps[np.repeat(begins - (ends - part.counts), part.counts) + np.arange(len(steps))]
+    part.groups = sharing(part.counts, part.seen)
+
+
+def _note_bytes(part: _Part, kind: int, body: np.ndarray) -> None:
+    """What items or steps of a record take of `max_bytes`."""
+    slots, _, at = _slots_and_lists(body, _list_length(part.table) if kind == kinds.ITEMS else 0)
+    layouts = _layouts(part.table)[kind]
+    largest = max((layout.bytes for layout in layouts if layout.varies), default=0)
+    for layout in layouts:
+        taken: Any = layout.bytes
+        end = at + len(slots) * layout.bytes
+        if layout.varies:
+            sizes = body[at : at + 4 * len(slots)].view(np.uint32).astype(np.int64)
+            if kind == kinds.ITEMS:
+                sizes *= layout.bytes
+                taken = RAGGED_VALUE_BYTES + rows_take(sizes)
+            else:
+                taken = blocks_take(sizes, largest)
+            end = at + 4 * len(slots) + int(sizes.sum())
+        part.bytes[kind][slots] += taken
+        at = end
 
 
 def _note_slots(part: _Part, body: np.ndarray) -> None:
@@ -202,18 +252,6 @@ def _slots_and_lists(body: np.ndarray, length: int) -> tuple[np.ndarray, np.ndar
     return slots, lists.reshape(count, length), columns
 
 
-def _lists(source: SnapshotFile, number: int, part: _Part) -> tuple[np.ndarray, np.ndarray]:
-    """Slots of all items of a table, and the steps that each sees."""
-    length = _list_length(part.table)
-    found = [
-        _slots_and_lists(body, length)[:2]
-        for kind, table, body in source.records()
-        if kind == kinds.ITEMS and table == number
-    ]
-    slots = np.concatenate([slots for slots, _ in found] or [np.empty(0, np.uint32)])
-    return slots, np.concatenate([lists for _, lists in found] or [np.empty((0, length), np.uint32)])
-
-
 # ---- what goes where -------------------------------------------------------------------------------------------------
 
 
@@ -236,14 +274,63 @@ def _planned(name: str, parts: dict[int, _Part], given: Table | None, shards: in
             f"{shards * most:,} on {shards} shards: give it at least {len(shard_of):,}"
         )
     shard_of, ranks = shard_of[left:], ranks[left:]
+    targets = _dealt(whole, parts, shard_of, ranks, shards)
+    _set_targets(parts, shard_of, ranks, targets, shards)
+    if whole.max_bytes and (needed := max(_bytes_on_each(parts, shards))) > math.ceil(whole.max_bytes / shards):
+        enough = whole
+        while needed > math.ceil(enough.max_bytes / shards):  # with more room, others are the largest
+            enough = replace(enough, max_bytes=int(shards * needed))
+            _set_targets(parts, shard_of, ranks, _dealt(enough, parts, shard_of, ranks, shards), shards)
+            needed = max(_bytes_on_each(parts, shards))
+        raise ServerError(
+            f"table {name!r} has items that do not fit its max_bytes of {whole.max_bytes:,}, "
+            f"{math.ceil(whole.max_bytes / shards):,} on each of {shards} shards: give it at least "
+            f"{enough.max_bytes:,}"
+        )
+    generation = max(part.generation for part in parts.values()) + _JUMP + secrets.randbelow(_JUMP)
+    if generation > _MOST_GENERATION - 2 * _JUMP:
+        raise ServerError(f"table {name!r}: its ids are used up, so it can be restored on as many shards alone")
+    sizes = np.bincount(targets, minlength=shards).tolist()
+    return _Whole(whole, parts, sizes, [0] * shards, left, generation)
+
+
+def _dealt(
+    whole: Table, parts: Mapping[int, _Part], shard_of: np.ndarray, ranks: np.ndarray, shards: int
+) -> np.ndarray:
+    """The new shard of each item, of those oldest first, int64 (n,)."""
+    starts = np.cumsum([0, *(len(part.order) for part in parts.values())])
+    items = starts[shard_of] + ranks
+    weights, most, heaviest = np.ones(len(items)), share_of(whole, 0, shards).capacity, math.inf
+    if whole.max_bytes:
+        own = [_weights(part) for part in parts.values()]
+        weights = np.concatenate(own)[items]
+        heaviest = math.ceil(whole.max_bytes / shards)
     if has_order(whole):  # what one producer added stays in order
-        targets = whole_groups(shard_of, shards, most)
-    elif whole.windows:
-        starts = np.cumsum([0, *(len(part.order) for part in parts.values())])
-        groups = np.concatenate([part.groups + start for part, start in zip(parts.values(), starts, strict=False)])
-        targets = whole_groups(groups[starts[shard_of] + ranks], shards, -(-len(shard_of) // shards))
-    else:
-        targets = in_turn(len(shard_of), shards)
+        return whole_groups(shard_of, shards, most, weights, heaviest)
+    if not whole.windows:
+        return in_turn(weights, shards)
+    groups = np.concatenate([part.groups + start for part, start in zip(parts.values(), starts, strict=False)])
+    if not whole.max_bytes:
+        most = -(-len(shard_of) // shards)
+    elif len(items):
+        heaviest = weights.sum() / shards + weights.max()  # equal parts: each cut adds steps that both sides see
+    return whole_groups(groups[items], shards, most, weights, heaviest)
+
+
+def _weights(part: _Part) -> np.ndarray:
+    """Bytes that each item brings, in their order, float64 (n,): its own, and of the steps that none before it sees."""
+    weights = part.bytes[kinds.ITEMS][part.order]
+    if part.table.windows:
+        steps, first = np.unique(part.seen, return_index=True)
+        items = np.repeat(np.arange(len(part.counts)), part.counts)[first]
+        weights += np.bincount(items, part.bytes[kinds.STEPS][steps], len(weights))
+    return weights
+
+
+def _set_targets(
+    parts: Mapping[int, _Part], shard_of: np.ndarray, ranks: np.ndarray, targets: np.ndarray, shards: int
+) -> None:
+    """Notes where items go, and with them steps."""
     places = np.empty(len(targets), np.int64)
     for target in range(shards):
         which = targets == target
@@ -253,25 +340,27 @@ def _planned(name: str, parts: dict[int, _Part], given: Table | None, shards: in
         slots = part.order[ranks[own]]
         part.target, part.place = np.full(len(part.live), -1), np.zeros(len(part.live), np.int64)
         part.target[slots], part.place[slots] = targets[own], places[own]
-    generation = max(part.generation for part in parts.values()) + _JUMP + secrets.randbelow(_JUMP)
-    if generation > _MOST_GENERATION - 2 * _JUMP:
-        raise ServerError(f"table {name!r}: its ids are used up, so it can be restored on as many shards alone")
-    sizes = np.bincount(targets, minlength=shards).tolist()
-    return _Whole(whole, parts, sizes, [0] * shards, left, generation)
+        if part.table.windows:
+            to = np.repeat(part.target[part.order], part.counts)
+            part.steps = [np.unique(part.seen[to == target]) for target in range(shards)]
+
+
+def _bytes_on_each(parts: Mapping[int, _Part], shards: int) -> list[float]:
+    """What items and their steps take on each new shard."""
+    return [
+        sum(
+            part.bytes[kinds.ITEMS][part.target == target].sum()
+            + (part.bytes[kinds.STEPS][part.steps[target]].sum() if part.steps else 0)
+            for part in parts.values()
+        )
+        for target in range(shards)
+    ]
 
 
 def _shared(whole: Table) -> dict[str, Any]:
     """What differs between shares of a table."""
     names = "capacity", "max_bytes", "rate_limiter", "seed"
     return {name: getattr(whole, name) for name in names}
-
-
-def _note_steps(source: SnapshotFile, parts: Sequence[_Part], shards: int) -> None:
-    for number, part in enumerate(parts):
-        if part.table.windows:
-            slots, lists = _lists(source, number, part)
-            seen = [lists[part.target[slots] == target] for target in range(shards)]
-            part.steps = [np.unique(each[each < STEPS_MOST]) for each in seen]
 
 
 def _place_steps(whole: _Whole) -> None:
@@ -316,7 +405,7 @@ def _description(whole: _Whole, target: int, numbers: Sequence[int]) -> dict[str
 
     counts = {key: share(sum(each[key] for each in told) + (whole.left if key == "removed" else 0)) for key in _SUMS}
     number = numbers[target]
-    table = share_of(whole.table, number, shards, target)
+    table = _share(whole.table, number, shards, target)
     words = hashlib.sha256(repr(([each["random"] for each in told], number)).encode()).digest()
     described = {
         "spec": table.to_spec(),
@@ -333,6 +422,18 @@ def _description(whole: _Whole, target: int, numbers: Sequence[int]) -> dict[str
     if all("closed" in each for each in told):
         described["closed"] = told[0]["closed"]
     return described
+
+
+def _share(whole: Table, number: int, shards: int, place: int) -> Table:
+    """A shard's part. Where a share of `max_bytes` is room for fewer items than a share of what samples wait for, these
+    wait for as many as there is room for: no server has a table that could never be sampled."""
+    table, limiter = share_of(whole, number, shards, place), whole.rate_limiter
+    fixed = sum(RAGGED_VALUE_BYTES if column.ragged else column.item_bytes for column in whole.item_columns.values())
+    if not whole.max_bytes or not fixed:
+        return table
+    key = "size" if isinstance(limiter, Queue) else "min_size_to_sample"
+    least = min(getattr(table.rate_limiter, key), table.max_bytes // fixed)
+    return replace(table, rate_limiter=replace(table.rate_limiter, **{key: least}))
 
 
 def _write_index(writer: SnapshotWriter, number: int, whole: _Whole, target: int) -> None:
