@@ -35,15 +35,23 @@ class Shard(Operations):
     """
 
     def __init__(
-        self, number: int, slots: Sequence[range], url: str, cluster: KnownShards, patient: bool = True
+        self,
+        number: int,
+        slots: Sequence[range],
+        url: str,
+        cluster: KnownShards,
+        patient: bool = True,
+        patience: float = LOOK_PATIENCE_S,
     ) -> None:
         self.number, self.slots, self.away_until, self.leaving = number, slots, 0.0, False
+        self.silent_until = 0.0
+        """Until then writers do not look at it, since it did not answer."""
         self._new_pool_of = cluster._new_pool
         options = asdict(cluster._options)
         if not patient:
             options["reconnect_timeout"] = 0.0
             for timeout in ("connect_timeout", "socket_timeout"):
-                options[timeout] = min(options[timeout], LOOK_PATIENCE_S)
+                options[timeout] = min(options[timeout], patience)
         elif cluster._options.missing != "wait":
             options["reconnect_timeout"] = 0.0
             for timeout in ("connect_timeout", "socket_timeout"):

@@ -48,6 +48,8 @@ SHARD_BITS = np.uint64(56)
 """An id's shard stands above them."""
 MOST_SAMPLED = 1 << 20
 """Items of a sample, as one server has it."""
+SILENT_S = 30.0
+"""How long a shard that did not answer a writer's look is not asked again by one."""
 SLOTS_PAUSE_S = 0.05
 """The longest pause between two questions to a shard that was not told its slots yet."""
 
@@ -63,6 +65,8 @@ class ClusterOperations(KnownShards):
         """By table and shard: arrivals that were left over, and that the shard's rate limiter still counts."""
         self._held = cluster_queue.Held()
         self._turns = itertools.count(process_offset(1 << 20))
+        self._setting_out: set[ShardStreams] = set()
+        """Writers whose shard is chosen, and has none of their streams yet."""
         self._own: Any = None
         """Where this client adds to tables that have an order."""
 
@@ -107,27 +111,35 @@ class ClusterOperations(KnownShards):
         shards = yield from self._present()
         return shards[next(self._turns) % len(shards)]
 
-    def _least_written(self, name: str, own: Shard | None = None, own_streams: int = 0) -> Operation[Shard]:
+    def _least_written(
+        self, name: str, own: Shard | None = None, own_streams: int = 0, patience: float = LOOK_PATIENCE_S
+    ) -> Operation[Shard]:
         """The shard on which the fewest streams of a table are open, those of its own apart that a writer has on `own`.
-        Of several it is the next in turn, and `own` last. One that does not answer is the last choice."""
+        Streams of this client's writers count as soon as their shard is chosen. Of several shards it is the next in
+        turn, and `own` last. One that does not answer is the last choice, and is not asked again for a while."""
         takers = yield from self._takers()
         first = next(self._turns)
         takers = [takers[(first + place) % len(takers)] for place in range(len(takers))]
         if len(takers) == 1:
             return takers[0]
-        asked = [Shard(shard.number, [], shard.url, self, patient=False) for shard in takers]
+        began = time.monotonic()
+        heard = [shard for shard in takers if shard.silent_until <= began]
+        asked = [Shard(shard.number, [], shard.url, self, patient=False, patience=patience) for shard in heard]
         try:
-            told = yield from together([shard.info(name) for shard in asked], time.monotonic() + LOOK_PATIENCE_S)
+            told = yield from together([shard.info(name) for shard in asked], began + patience)
         finally:
             for shard in asked:
                 shard._pool.close()
-
-        def load(place: int) -> tuple[float, bool]:
-            info, is_own = told[place], takers[place] is own
-            streams = math.inf if isinstance(info, Exception) else info["streams"] - own_streams * is_own
-            return streams, is_own
-
-        return takers[min(range(len(takers)), key=load)]
+        streams: dict[int, float] = {}
+        for shard, info in zip(heard, told, strict=True):
+            if not isinstance(info, Exception):
+                streams[shard.number] = info["streams"] - own_streams * (shard is own)
+            elif isinstance(info, ConnectionLost) and time.monotonic() >= began + patience:
+                shard.silent_until = time.monotonic() + SILENT_S
+        for writer in tuple(self._setting_out):
+            if writer.table_name == name and writer.shard.number in streams:
+                streams[writer.shard.number] += writer.streams
+        return min(takers, key=lambda shard: (streams.get(shard.number, math.inf), shard is own))
 
     # ---- keys: weights, gradients ------------------------------------------------------------------------------------
 
@@ -451,7 +463,8 @@ class ClusterOperations(KnownShards):
         discount: float | None,
         options: Mapping[str, Any],
     ) -> Operation[Any]:
-        """A writer on one shard: that of the place that was asked for, or that with the fewest streams."""
+        """A writer on one shard: that of the place that was asked for, or that with the fewest streams. This is chosen
+        again when it first sends: other writers may have begun since."""
         place = options.get("place")
         if place is None:
             shard = yield from self._least_written(name)
@@ -460,7 +473,7 @@ class ClusterOperations(KnownShards):
             shard = takers[place % len(takers)]
         options = {key: value for key, value in options.items() if key != "place"}
         served = yield from shard._look_up(name)
-        sink = ShardStreams(self, shard, served, stays=place is not None)
+        sink = ShardStreams(self, shard, served, is_placed=place is not None)
         return make_writer(kinds, served.table, sink, environments, n_step, discount, options)
 
 

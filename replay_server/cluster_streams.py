@@ -15,11 +15,14 @@ import random
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .client_streams import ClientStreams
 from .cluster_queue import has_order
 from .commands import ServedTable
 from .driver import Operation
 from .errors import ConnectionLost
+from .exchanges import Exchanges
 from .selectors import MinSize
 
 if TYPE_CHECKING:
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 MOVE_EVERY_S = 30.0
 """About how often a writer looks whether other shards have fewer streams: a move sends some steps twice."""
+MOVE_PATIENCE_S = 0.25
+"""How long it waits for their answers. Its call waits as long, and without an answer it stays where it is."""
 
 
 class ShardStreams(ClientStreams):
@@ -36,12 +41,13 @@ class ShardStreams(ClientStreams):
 
     _client: Shard
 
-    def __init__(self, cluster: ClusterOperations, shard: Shard, served: ServedTable, stays: bool) -> None:
+    def __init__(self, cluster: ClusterOperations, shard: Shard, served: ServedTable, is_placed: bool) -> None:
         super().__init__(shard, served)
         self._cluster = cluster
         table = served.table
-        self._stays = stays or has_order(table) or not isinstance(table.rate_limiter, MinSize)
-        self._streams = 0
+        self._stays = is_placed or has_order(table) or not isinstance(table.rate_limiter, MinSize)
+        self._is_chosen = is_placed
+        self.streams = 0
         self._next: Shard | None = None
         """Where it is on its way to."""
         self._wait()
@@ -49,6 +55,15 @@ class ShardStreams(ClientStreams):
     def _wait(self) -> None:
         """Not all writers of a job look at the same time."""
         self._look_at = time.monotonic() + MOVE_EVERY_S * random.uniform(0.5, 1.5)
+
+    @property
+    def table_name(self) -> str:
+        return self._served.table.name
+
+    @property
+    def shard(self) -> Shard:
+        """Where its streams are, or will be."""
+        return self._client
 
     def leaves(self, refused: bool = False) -> Operation[bool]:
         """See `StepSink`."""
@@ -67,21 +82,40 @@ class ShardStreams(ClientStreams):
         if self._stays or self._connection is None or time.monotonic() < self._look_at:
             return False
         self._wait()
-        found = yield from self._cluster._least_written(self._served.table.name, self._client, self._streams)
+        found = yield from self._cluster._least_written(self.table_name, self._client, self.streams, MOVE_PATIENCE_S)
         self._next = None if found is self._client else found
         return self._next is not None
 
     def open(self, streams: int, history: int) -> Operation[None]:
         """See `StepSink`."""
-        self._streams = streams
+        self._check_process()
+        self.streams = streams
         while True:
             if self._next is not None:
                 self._client, self._next = self._next, None
-            elif (yield from self.leaves()):
-                self._client = yield from self._cluster._least_written(self._served.table.name)
+            elif not self._is_chosen or (yield from self.leaves()):
+                self._client = yield from self._cluster._least_written(self.table_name)
+            self._is_chosen = True
             try:
                 return (yield from super().open(streams, history))
             except ConnectionLost:
                 self._check_goes_on()
                 if not (yield from self.leaves(refused=True)):
                     raise
+            finally:
+                if self._connection is None:
+                    self._cluster._setting_out.discard(self)
+
+    def _connected(self) -> Operation[Exchanges]:
+        self._cluster._setting_out.add(self)
+        return (yield from super()._connected())
+
+    def send_steps(self, streams: np.ndarray, flags: np.ndarray, columns: dict[str, np.ndarray]) -> Operation[None]:
+        """See `StepSink`."""
+        yield from super().send_steps(streams, flags, columns)
+        self._cluster._setting_out.discard(self)
+
+    def close(self) -> None:
+        """See `StepSink`."""
+        super().close()
+        self._cluster._setting_out.discard(self)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
-from shards import cluster, servers, shards, shards_of, url_of
+from shards import cluster, servers, shards, shards_of, url_of, wait_for
 
 import replay_server as rs
-from replay_server import aio, cluster_streams
+from replay_server import aio, cluster_known, cluster_streams
 
 __all__ = ["cluster", "servers", "shards"]
 SHARDS = 3
@@ -26,6 +29,7 @@ SIGNATURE = {
 @pytest.fixture
 def looks_always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_streams, "MOVE_EVERY_S", 0.0)
+    monkeypatch.setattr(cluster_streams, "MOVE_PATIENCE_S", 10.0)
 
 
 def table(**parts: Any) -> rs.Table:
@@ -136,7 +140,7 @@ def test_where_shards_have_as_many_streams_writers_stay(cluster, looks_always) -
         for turn in range(10):
             for writer, own in zip(writers, ids, strict=True):
                 own.append(write(writer, range(10 * turn, 10 * turn + 10)))
-        homes = [shards_of(np.concatenate(own[1:])) for own in ids]  # the first found the others without streams
+        homes = [shards_of(np.concatenate(own[1:])) for own in ids]
         assert sorted(map(tuple, homes)) == [(0,), (1,), (2,)]
 
 
@@ -151,3 +155,61 @@ def test_some_writers_stay_where_they_are(cluster, looks_always, parts, place) -
         ids = write(writer, range(200))
     assert len(shards_of(ids)) == 1
     assert place is None or shards_of(ids) == {place}
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_writers_that_are_made_before_they_first_send_are_spread(cluster, shards, at_once: bool) -> None:
+    """Also where they never move. `at_once`: none has a stream open when the next one chooses."""
+    cluster.create_table(table(rate_limiter=rs.SampleToInsertRatio(1, 1, 1e6)))
+    with contextlib.ExitStack() as stack:
+        first = [stack.enter_context(cluster.writer("w")) for _ in range(2)]
+        for writer in first:
+            write(writer, range(3))
+        more = [stack.enter_context(cluster.writer("w")) for _ in range(10)]
+        threads = [threading.Thread(target=write, args=(writer, range(3))) for writer in more]
+        for thread in threads:
+            thread.start()
+            if not at_once:
+                thread.join()
+        for thread in threads:
+            thread.join()
+        counts = streams(shards)
+        assert sum(counts) == 12
+        assert max(counts) - min(counts) <= (0 if not at_once else 3)
+
+
+def test_a_shard_that_does_not_answer_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_streams, "MOVE_EVERY_S", 0.0)
+    monkeypatch.setattr(cluster_streams, "MOVE_PATIENCE_S", 1.0)
+    asked: list[int] = []
+    info = cluster_known.Shard.info
+
+    def counted(self: Any, name: str) -> Any:
+        asked.append(self.number)
+        return info.written(self, name)
+
+    with (
+        rs.Cluster([table()], shards=SHARDS) as own,
+        rs.Client(own.url) as client,
+        client.writer("w", place=0) as placed,
+        client.writer("w") as writer,
+    ):
+        write(placed, range(3))
+        write(writer, range(3))
+
+        def counts() -> list[int]:
+            return [shard["streams"] for shard in client.info("w")["shards"].values()]
+
+        wait_for(lambda: sorted(counts()) == [0, 1, 1])
+        hung = counts().index(0)
+        monkeypatch.setattr(cluster_known.Shard, "info", counted)
+        os.kill(own.pids[hung], signal.SIGSTOP)
+        try:
+            for low in range(10, 60, 10):
+                write(writer, range(low, low + 10))
+            with client.writer("w") as another:
+                assert hung not in shards_of(write(another, range(5)))
+            assert len(asked) > 2
+            assert asked.count(hung) <= 1
+        finally:
+            os.kill(own.pids[hung], signal.SIGCONT)
