@@ -180,11 +180,10 @@ def _start_on_engine(
         with connected(options.on) as engine:
             shards = 2 if options.shards is None else options.shards
             cluster = PlacedCluster.start(engine, options.name, settings.tables, shards, options.per_node, given)
-            told = cluster.told()
-            if told is not None:
+            if told := cluster.told_in_time(asked):
                 print(f"ready url={_open_url(told['url'])} pids={','.join(map(str, told['pids']))}", flush=True)
             if engine.own:
-                while not asked.wait(0.5) and cluster.told() is not None:
+                while not asked.wait(0.5) and cluster.told_in_time(asked) is not None:
                     pass
             if engine.own or asked.is_set():
                 cluster.stop()

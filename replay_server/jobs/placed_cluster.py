@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 
 from replay_server.codec import pack
 from replay_server.errors import ServerError
+from replay_server.jobs.job_server import START_WITHIN_S
 from replay_server.jobs.ray_shards import DETACHED, NAMESPACE, PLACED_S, Supervisor
 from replay_server.rl.ray_cluster import RayCluster
 from replay_server.table import Table
@@ -129,6 +131,22 @@ class PlacedCluster:
         if not told:
             raise ServerError(f"the supervisor of {self.name!r} has not found all shards again so far")
         return json.loads(told)
+
+    def told_in_time(self, given_up: threading.Event) -> dict[str, Any] | None:
+        """`told`, where a supervisor that is away is waited for: Ray starts it again. {} when `given_up` is set first.
+
+        Raises:
+            ServerError: it has not answered within `START_WITHIN_S`.
+        """
+        until = time.monotonic() + START_WITHIN_S
+        while not given_up.is_set():
+            try:
+                return self.told()
+            except ServerError:
+                if time.monotonic() > until:
+                    raise
+                given_up.wait(_LOOK_S)
+        return {}
 
     def stop(self, timeout: float = 10.0) -> None:
         """Ends shards, supervisor and placement group. A server that has not ended after `timeout` s is killed."""

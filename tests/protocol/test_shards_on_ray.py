@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -122,6 +123,19 @@ def runs(pid: int) -> bool:
 
 def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def supervisor_of(shard: int) -> int:
+    """The process of the supervisor on the same node as a shard, as Ray names it; 0 while there is none."""
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if (
+                b"Supervisor" in (entry / "cmdline").read_bytes()
+                and entry.name.isdigit()
+                and parent(int(entry.name)) == parent(parent(shard))
+            ):
+                return int(entry.name)
+    return 0
 
 
 def groups() -> list[dict[str, Any]]:
@@ -299,6 +313,12 @@ def test_ray_of_this_host_alone_ends_with_the_command(tmp_path: Path) -> None:
         assert process.stdout is not None
         line = process.stdout.readline()
         pids = [int(pid) for pid in line.split("pids=")[1].split(",")]
+        assert all(map(runs, pids))
+        # Ray starts a supervisor again, and the command waits for it.
+        killed = supervisor_of(pids[0])
+        os.kill(killed, signal.SIGKILL)
+        wait_for(lambda: supervisor_of(pids[0]) not in (0, killed) or process.poll() is not None)
+        assert process.poll() is None
         assert all(map(runs, pids))
         with rs.Client(line.split()[1].removeprefix("url=")) as client:
             client.publish_weights("w", {"a": np.ones(2)})
