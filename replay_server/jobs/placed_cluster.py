@@ -93,7 +93,6 @@ class PlacedCluster:
         with contextlib.suppress(ValueError):
             ray.get_actor(name, NAMESPACE)
             raise ServerError(f"a cluster of the name {name!r} is on this Ray cluster already")
-        group = None if engine.own else _group(name, shards, per_node)
         setup = {
             "tables": [table.pack() for table in tables],
             "shards": shards,
@@ -102,16 +101,26 @@ class PlacedCluster:
             "options": dict(options),
         }
         further = {**DETACHED, "name": name}
-        engine.place(Supervisor, name, group, pack(setup), num_cpus=0, threads=4, further=further)
-        cluster = cls(engine, name)
+        group: PlacementGroup | None = None
+        cluster: PlacedCluster | None = None
         try:
+            if not engine.own:
+                group = _group(name, shards, per_node)
+                _wait_for_room(group, shards, per_node)
+            engine.place(Supervisor, name, group, pack(setup), num_cpus=0, threads=4, further=further)
+            cluster = cls(engine, name)
             patience_s = PLACED_S + shards * float(options["start_timeout"]) + _ANSWER_S
             why: Any = ray.get(cluster._supervisor.begin.remote(), timeout=patience_s)
             if why:
                 raise ServerError(why)
         except BaseException as error:
-            cluster.stop(0.0)
-            if isinstance(error, RayError):
+            try:
+                if cluster is not None:
+                    cluster.stop(0.0)
+            finally:
+                if group is not None:
+                    remove_placement_group(group)
+            if isinstance(error, (RayError, ValueError)):  # ValueError: somebody else has taken the name meanwhile
                 raise ServerError(f"Ray did not start the supervisor: {error}") from error
             raise
         return cluster
@@ -183,11 +192,12 @@ class PlacedCluster:
 def _group(name: str, shards: int, per_node: int | None) -> PlacementGroup:
     """Room for shards, a processor each: with `per_node`, a bundle for a node, and each bundle on another one."""
     bundles = [{"CPU": float(min(per_node or 1, shards - first))} for first in range(0, shards, per_node or 1)]
-    group = placement_group(
+    return placement_group(
         bundles, "STRICT_SPREAD" if per_node else "SPREAD", name=f"{NAMESPACE}/{name}", lifetime="detached"
     )
+
+
+def _wait_for_room(group: PlacementGroup, shards: int, per_node: int | None) -> None:
     if not group.wait(ROOM_S):
-        remove_placement_group(group)
-        what = f"{len(bundles)} nodes with {per_node} processors each" if per_node else f"{shards} processors"
+        what = f"{group.bundle_count} nodes with {per_node} processors each" if per_node else f"{shards} processors"
         raise ServerError(f"Ray found no {what} free within {ROOM_S:g} s: `ray status` tells what there is")
-    return group

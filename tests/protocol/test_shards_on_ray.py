@@ -264,6 +264,26 @@ def test_a_cluster_that_does_not_begin_leaves_nothing_behind(
         PlacedCluster(engine, "test")
 
 
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ValueError("the name 'test' is already taken"), rs.ServerError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+def test_a_start_that_is_broken_off_removes_its_placement_group(
+    engine: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, expected: type
+) -> None:
+    def place(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(engine, "place", place)
+    options = {**OPTIONS, "directory": str(tmp_path), "start_timeout": TIMEOUT_S}
+    with pytest.raises(expected):
+        PlacedCluster.start(engine, "test", [TABLE], 1, None, options)
+    assert groups() == []
+
+
 def test_the_commands_start_show_and_stop_them(nodes: Cluster, tmp_path: Path) -> None:
     where = ("--on", f"ray:{nodes.address}", "--name", "told")
     started = run("start", *where, "--shards", "2", "--per-node", "1", "--port", "0", "--dir", str(tmp_path))
