@@ -16,7 +16,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from replay_server.codec import pack
 from replay_server.errors import ServerError
 from replay_server.jobs.job_server import START_WITHIN_S
-from replay_server.jobs.ray_shards import DETACHED, NAMESPACE, PLACED_S, Supervisor
+from replay_server.jobs.ray_shards import DETACHED, NAMESPACE, PLACED_S, Supervisor, end_hosts
 from replay_server.rl.ray_cluster import RayCluster
 from replay_server.table import Table
 from replay_server.topology import MOST_SHARDS
@@ -159,17 +159,22 @@ class PlacedCluster:
 
     def stop(self, timeout: float = 10.0) -> None:
         """Ends shards, supervisor and placement group. A server that has not ended after `timeout` s is killed."""
-        until = time.monotonic() + timeout + _ANSWER_S
-        while self._there() and time.monotonic() < until:
+        stopped, until = False, time.monotonic() + timeout + _ANSWER_S
+        while not stopped and self._there() and time.monotonic() < until:
             try:
                 ray.get(self._supervisor.stop.remote(timeout), timeout=timeout + _ANSWER_S)
-                break
-            except RayError:  # Ray starts it again at this moment: nobody else ends the shards
+                stopped = True
+            except RayError:  # Ray starts it again at this moment
                 time.sleep(_LOOK_S)
+        groups = [] if stopped else _groups(self.name)
         ray.kill(self._supervisor)
         until = time.monotonic() + _ANSWER_S
         while self._there() and time.monotonic() < until:
             time.sleep(_LOOK_S)
+        if not stopped:
+            for group in groups:
+                remove_placement_group(group)
+            end_hosts(self.name)
 
     def _there(self) -> bool:
         try:
@@ -195,6 +200,15 @@ def _group(name: str, shards: int, per_node: int | None) -> PlacementGroup:
     return placement_group(
         bundles, "STRICT_SPREAD" if per_node else "SPREAD", name=f"{NAMESPACE}/{name}", lifetime="detached"
     )
+
+
+def _groups(name: str) -> list[PlacementGroup]:
+    """The placement groups of a cluster: Ray finds them by name only for who has made them."""
+    return [
+        PlacementGroup(ray.PlacementGroupID.from_hex(each["placement_group_id"]))
+        for each in ray.util.placement_group_table().values()
+        if each["name"] == f"{NAMESPACE}/{name}" and each["state"] != "REMOVED"
+    ]
 
 
 def _wait_for_room(group: PlacementGroup, shards: int, per_node: int | None) -> None:

@@ -69,6 +69,27 @@ def host_name(name: str, number: int) -> str:
     return f"{name}/shard-{number}"
 
 
+def _names() -> list[str]:
+    named: list[Any] = ray.util.list_named_actors(all_namespaces=True)
+    return [each["name"] for each in named if each["namespace"] == NAMESPACE]
+
+
+def end_hosts(name: str) -> None:
+    """Kills the hosts of a cluster's shards, with their servers, and waits until their names are free.
+
+    Raises:
+        ServerError: Ray has not ended them in time.
+    """
+    until = time.monotonic() + _ANSWER_S
+    while found := [each for each in _names() if each.startswith(host_name(name, 0)[:-1])]:
+        if time.monotonic() > until:
+            raise ServerError(f"Ray has not ended {', '.join(found)} within {_ANSWER_S:g} s")
+        for host in found:
+            with contextlib.suppress(ValueError):  # it has ended meanwhile
+                ray.kill(ray.get_actor(host, NAMESPACE))
+        time.sleep(_LOOK_S)
+
+
 class ShardHost:
     """What runs in a process that Ray placed for one shard: its server, as a child."""
 
@@ -207,6 +228,8 @@ class ShardsOnRay(Cluster):
         self._again, self._asked = again, dict[int, Any]()
         os.makedirs(options["directory"], exist_ok=True)
         engine = RayCluster()
+        if not again:
+            end_hosts(name)  # of a cluster whose supervisor could not end them: with other settings
         self.hosts = []
         for number in range(shards):
             further = {**DETACHED, "name": host_name(name, number), "get_if_exists": True}
@@ -368,10 +391,10 @@ class Supervisor:
         """Ends the shards and their hosts, and removes the placement group."""
         with self._lock:
             shards, self._shards, self._ended = self._shards, None, True
-        if shards is not None:
-            shards.stop(timeout)
-        for number in range(self._setup["shards"]):
-            with contextlib.suppress(ValueError):  # there is none of that name
-                ray.kill(ray.get_actor(host_name(self._name, number), NAMESPACE))
-        if self._group is not None:
-            remove_placement_group(self._group)
+        try:
+            if shards is not None:
+                shards.stop(timeout)
+            end_hosts(self._name)
+        finally:
+            if self._group is not None:
+                remove_placement_group(self._group)

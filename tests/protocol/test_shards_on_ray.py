@@ -29,7 +29,7 @@ from ray.cluster_utils import Cluster
 from replay_server.codec import pack
 from replay_server.jobs import placed_cluster
 from replay_server.jobs.placed_cluster import PlacedCluster
-from replay_server.jobs.ray_shards import NAMESPACE, ShardHost
+from replay_server.jobs.ray_shards import DETACHED, NAMESPACE, ShardHost, host_name
 from replay_server.rl import ray_cluster
 from replay_server.rl.ray_cluster import RayCluster
 
@@ -262,6 +262,37 @@ def test_a_cluster_that_does_not_begin_leaves_nothing_behind(
     assert groups() == actors() == []
     with pytest.raises(rs.ServerError, match="no cluster of the name 'test'"):
         PlacedCluster(engine, "test")
+
+
+def test_a_stop_that_the_supervisor_does_not_answer_leaves_nothing_behind(
+    engine: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {**OPTIONS, "directory": str(tmp_path), "start_timeout": TIMEOUT_S}
+    cluster = PlacedCluster.start(engine, "test", [TABLE], 2, None, options)
+    pids, supervisor = told(cluster)["pids"], told(cluster)["supervisor"]
+    os.kill(supervisor, signal.SIGSTOP)
+    monkeypatch.setattr(placed_cluster, "_ANSWER_S", 2.0)
+    try:
+        cluster.stop(0.0)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(supervisor, signal.SIGKILL)
+    wait_for(lambda: groups() == actors() == [] and not any(map(runs, pids)))
+
+
+def test_a_start_ends_hosts_that_are_left_of_another_cluster_of_its_name(engine: RayCluster, tmp_path: Path) -> None:
+    further = {**DETACHED, "name": host_name("test", 0)}
+    left = engine.place(ShardHost, num_cpus=0, threads=8, further=further)
+    setup = {"tables": [], "options": {**OPTIONS, "start_timeout": TIMEOUT_S}, "folder": str(tmp_path / "left")}
+    _, pid, why = ray.get(left.start.remote(pack({**setup, "was_on": ""})))
+    assert why == ""
+    options = {**OPTIONS, "directory": str(tmp_path / "new"), "start_timeout": TIMEOUT_S}
+    cluster = PlacedCluster.start(engine, "test", [TABLE], 1, None, options)
+    try:
+        assert pid not in told(cluster)["pids"]
+        wait_for(lambda: not runs(pid))
+    finally:
+        cluster.stop()
 
 
 @pytest.mark.parametrize(
