@@ -339,7 +339,8 @@ class Supervisor:
 
     def __init__(self, name: str, group: PlacementGroup | None, setup: bytes) -> None:
         self._name, self._group, self._setup = name, group, msgpack.unpackb(setup)
-        self._lock = threading.Lock()
+        self._beginning = threading.Lock()
+        """Held while shards begin."""
         self._shards: ShardsOnRay | None = None
         self._ended, self._asked_at = False, time.monotonic()
         if ray.get_runtime_context().was_current_actor_reconstructed:
@@ -354,17 +355,25 @@ class Supervisor:
         options = {**setup["options"], "tables": [Table.unpack(each) for each in setup["tables"]]}
         if again:
             options["restore"] = "latest"
-        try:
-            shards = ShardsOnRay(self._name, setup["shards"], self._group, setup["per_node"], again, options)
-        except (ReplayError, redis.RedisError, RayError, OSError, ValueError) as error:
-            return str(error)
-        with self._lock:
+        with self._beginning:
+            if self._ended:
+                return "the cluster was stopped"
+            try:
+                shards = ShardsOnRay(self._name, setup["shards"], self._group, setup["per_node"], again, options)
+            except (ReplayError, redis.RedisError, RayError, OSError, ValueError) as error:
+                return str(error)
             self._shards = shards
         threading.Thread(target=self._look_after, args=(shards,), name="look-after", daemon=True).start()
         return ""
 
     def _begin_again(self) -> None:
-        while why := self._begin(again=True):
+        while not self._ended:
+            try:
+                why = self._begin(again=True)
+            except Exception as error:  # nobody else would hear of it, or look after the shards
+                why = repr(error)
+            if not why:
+                break
             logging.getLogger("replay_server.cluster").error("the shards are not watched so far: %s", why)
             time.sleep(_AGAIN_S)
 
@@ -373,15 +382,16 @@ class Supervisor:
         self._asked_at, lease_s = time.monotonic(), self._setup["lease_s"] or math.inf
         while not shards.was_stopped and time.monotonic() - self._asked_at < lease_s:
             time.sleep(_LOOK_S)
-        self.stop(_ANSWER_S)
-        ray.kill(ray.get_actor(self._name, NAMESPACE))
+        try:
+            self.stop(_ANSWER_S)
+        finally:
+            ray.kill(ray.get_actor(self._name, NAMESPACE))
 
     def told(self) -> str:
         """JSON of `url`, with the password, `pids`, `running`, `restarts`, `failing`, and `supervisor`, this process's
         id; "" before the shards began, "null" at the end."""
         self._asked_at = time.monotonic()
-        with self._lock:
-            shards = self._shards
+        shards = self._shards
         if shards is None:
             return "null" if self._ended else ""
         told = {name: getattr(shards, name) for name in ("url", "pids", "running", "restarts", "failing")}
@@ -389,9 +399,12 @@ class Supervisor:
 
     def stop(self, timeout: float) -> None:
         """Ends the shards and their hosts, and removes the placement group."""
-        with self._lock:
-            shards, self._shards, self._ended = self._shards, None, True
+        self._ended = True
         try:
+            if self._beginning.locked():
+                end_hosts(self._name)  # so that what begins fails at once
+            with self._beginning:
+                shards, self._shards = self._shards, None
             if shards is not None:
                 shards.stop(timeout)
             end_hosts(self._name)

@@ -10,9 +10,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,9 +29,9 @@ import ray
 from ray.cluster_utils import Cluster
 
 from replay_server.codec import pack
-from replay_server.jobs import placed_cluster
+from replay_server.jobs import placed_cluster, ray_shards
 from replay_server.jobs.placed_cluster import PlacedCluster
-from replay_server.jobs.ray_shards import DETACHED, NAMESPACE, ShardHost, host_name
+from replay_server.jobs.ray_shards import DETACHED, NAMESPACE, ShardHost, Supervisor, host_name
 from replay_server.rl import ray_cluster
 from replay_server.rl.ray_cluster import RayCluster
 
@@ -331,6 +333,25 @@ def test_the_commands_start_show_and_stop_them(nodes: Cluster, tmp_path: Path) -
     assert (stopped.returncode, stopped.stderr) == (0, "")
     assert not any(map(runs, pids))
     assert "no cluster of the name 'told'" in run("status", *where).stderr
+
+
+def test_a_supervisor_that_is_started_again_tries_until_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = []
+
+    def fail(*_: Any) -> None:
+        tries.append(1)
+        raise KeyError("unexpected")
+
+    monkeypatch.setattr(ray_shards, "ShardsOnRay", fail)
+    monkeypatch.setattr(ray_shards, "end_hosts", lambda _: None)
+    monkeypatch.setattr(ray_shards, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(was_current_actor_reconstructed=True))
+    setup = {"tables": [], "shards": 1, "per_node": 1, "lease_s": 0.0, "options": {"directory": "."}}
+    supervisor = Supervisor("test", None, pack(setup))
+    wait_for(lambda: len(tries) > 1)
+    supervisor.stop(0.0)
+    wait_for(lambda: all(thread.name != "begin-again" for thread in threading.enumerate()))
+    assert supervisor.begin() == "the cluster was stopped"
 
 
 def test_a_node_that_others_can_reach_needs_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
