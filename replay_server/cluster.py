@@ -46,11 +46,11 @@ def _cut(url: str) -> str:
 
 
 class ShardNotStarted(ServerError):
-    """A shard did not start; `number` is its own."""
+    """A shard did not start: its `number`, and `why`."""
 
     def __init__(self, number: int, why: str) -> None:
         super().__init__(f"shard {number}: {why}")
-        self.number = number
+        self.number, self.why = number, why
 
 
 class Cluster(Members):

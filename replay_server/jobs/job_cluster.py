@@ -12,9 +12,9 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import replay_server as rs
 from replay_server.cluster import ShardNotStarted
@@ -25,36 +25,20 @@ ANSWER_WITHIN_S = 5.0
 """A shard that takes longer to answer PING is one that does not answer."""
 
 
-class JobCluster(JobReplay):
-    """Starts the shards. The cluster starts those again that die; `watch` says so, and ends what cannot go on.
+_T = TypeVar("_T")
+
+
+class JobShards(JobReplay):
+    """What shards of a job have in common, wherever they run: the folder of their snapshots.
 
     Args:
-        table: the job's; each shard has an equal share of it.
-        shards: how many, at least 2.
-        folder: of the run's replay; made.
-        port: of the first shard, the others have those that follow; 0 = any free ones.
+        folder: of the run's replay.
         restore: whether to save snapshots there, and to begin with those that are there.
         resumed: whether what is there now is of this run; else it is moved aside.
-        options: of `rs.Cluster`: host, password.
         say: told what people should know.
-
-    Raises:
-        ServerError: a shard does not start, or the folder is that of another number of shards.
-
-    A shard whose snapshot is refused begins empty, and the others with theirs.
     """
 
-    def __init__(
-        self,
-        table: rs.Table,
-        shards: int,
-        folder: Path,
-        port: int,
-        restore: bool,
-        resumed: bool,
-        options: Mapping[str, Any],
-        say: Say,
-    ) -> None:
+    def __init__(self, folder: Path, restore: bool, resumed: bool, say: Say) -> None:
         super().__init__(say)
         self.snapshot_name = None
         self._folder, self._aside = folder / SHARDS, folder / f"refused-{SHARDS}"
@@ -64,20 +48,16 @@ class JobCluster(JobReplay):
             self._folder.replace(self._aside)
         if resumed and restore and (folder / SNAPSHOT).exists() and not self._folder.exists():
             say(f"the replay that was saved is of one server, and stays in {folder / SNAPSHOT}: shards begin empty")
-        options = {**options, "shards": shards, "port": port, "start_timeout": START_WITHIN_S, "pin": False}
-        if options["host"] in ("0.0.0.0", "::"):
-            options["announce"] = socket.gethostname()
-        if restore:
-            options |= {"directory": self._folder, "config": {"snapshot-keep": 1}, "restore": "latest"}
-        self._cluster = self._start(table, options)
-        self.url = self.local_url = self._cluster.url
-        self._deaths, self._restarts = Deaths(), 0
-        self._away_since: float | None = None
 
-    def _start(self, table: rs.Table, options: dict[str, Any]) -> rs.Cluster:
+    @property
+    def address_elsewhere(self) -> str:
+        return self.address
+
+    def _start(self, start: Callable[[], _T]) -> _T:
+        """Starts the shards: one whose snapshot is refused begins empty, and the others with theirs."""
         while True:
             try:
-                return rs.Cluster([table], **options)
+                return start()
             except ShardNotStarted as error:
                 if not self._set_aside(error.number, str(error)):
                     raise
@@ -94,9 +74,45 @@ class JobCluster(JobReplay):
         self._say(f"a part of the replay that was saved does not come back: {why}; it is in {aside} now")
         return True
 
-    @property
-    def address_elsewhere(self) -> str:
-        return self.address
+
+class JobCluster(JobShards):
+    """Starts the shards. The cluster starts those again that die; `watch` says so, and ends what cannot go on.
+
+    Args:
+        table: the job's; each shard has an equal share of it.
+        shards: how many, at least 2.
+        folder: of the run's replay; made.
+        port: of the first shard, the others have those that follow; 0 = any free ones.
+        restore: whether to save snapshots there, and to begin with those that are there.
+        resumed: whether what is there now is of this run; else it is moved aside.
+        options: of `rs.Cluster`: host, password.
+        say: told what people should know.
+
+    Raises:
+        ServerError: a shard does not start, or the folder is that of another number of shards.
+    """
+
+    def __init__(
+        self,
+        table: rs.Table,
+        shards: int,
+        folder: Path,
+        port: int,
+        restore: bool,
+        resumed: bool,
+        options: Mapping[str, Any],
+        say: Say,
+    ) -> None:
+        super().__init__(folder, restore, resumed, say)
+        options = {**options, "shards": shards, "port": port, "start_timeout": START_WITHIN_S, "pin": False}
+        if options["host"] in ("0.0.0.0", "::"):
+            options["announce"] = socket.gethostname()
+        if restore:
+            options |= {"directory": self._folder, "config": {"snapshot-keep": 1}, "restore": "latest"}
+        self._cluster = self._start(lambda: rs.Cluster([table], **options))
+        self.url = self.local_url = self._cluster.url
+        self._deaths, self._restarts = Deaths(), 0
+        self._away_since: float | None = None
 
     @property
     def processes(self) -> str:

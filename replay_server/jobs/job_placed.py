@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import replay_server as rs
-from replay_server.jobs.job_server import SHARDS, START_WITHIN_S, JobReplay, Say
+from replay_server.jobs.job_cluster import JobShards
+from replay_server.jobs.job_server import START_WITHIN_S, Say
 from replay_server.jobs.placed_cluster import PlacedCluster, connected
 from replay_server.jobs.supervisor import Deaths
 
@@ -26,7 +27,7 @@ SHARD_START_S = 60.0
 """In which a shard must be ready at first."""
 
 
-class JobPlaced(JobReplay):
+class JobPlaced(JobShards):
     """Has the shards started, and looks whether they run.
 
     Args:
@@ -36,7 +37,7 @@ class JobPlaced(JobReplay):
         folder: of the run's replay.
         port: of the first shard, the others have those that follow; 0 = any free ones.
         restore: whether to save snapshots there, and to begin with those that are there.
-        resumed: whether what is there now is of this run; else it is not read.
+        resumed: whether what is there now is of this run; else it is moved aside.
         options: `password`; where it is None, and others can reach the nodes, one is made.
         say: told what people should know.
 
@@ -56,23 +57,23 @@ class JobPlaced(JobReplay):
         options: Mapping[str, Any],
         say: Say,
     ) -> None:
-        super().__init__(say)
-        self.snapshot_name = None
-        self._folder = (folder / SHARDS).absolute()
+        super().__init__(folder.absolute(), restore, resumed, say)
         self._engine = connected(on)
         try:
             reached = self._engine.host != "127.0.0.1"
             given = {
                 "port": port,
                 "password": options["password"] or (secrets.token_hex(16) if reached else None),
-                "directory": str(self._folder),
+                "directory": str(self._folder) if restore else None,
                 "maxmemory": 0,
                 "config": {"snapshot-keep": 1} if restore else {},
-                "restore": "latest" if restore and resumed else None,
+                "restore": "latest" if restore else None,
                 "start_timeout": SHARD_START_S,
             }
             name = f"job-{secrets.token_hex(8)}"
-            self._cluster = PlacedCluster.start(self._engine, name, [table], shards, None, given, LEASE_S)
+            self._cluster = self._start(
+                lambda: PlacedCluster.start(self._engine, name, [table], shards, None, given, LEASE_S)
+            )
             self._told = self._cluster.told() or {}
         except BaseException:
             self._engine.close()
@@ -80,10 +81,6 @@ class JobPlaced(JobReplay):
         self.url = self.local_url = self._told["url"]
         self._deaths, self._restarts = Deaths(), 0
         self._away_since: float | None = None
-
-    @property
-    def address_elsewhere(self) -> str:
-        return self.address
 
     @property
     def processes(self) -> str:
@@ -117,6 +114,8 @@ class JobPlaced(JobReplay):
             if told is None:
                 raise rs.ConnectionLost("the shards were stopped")
             self._told, why = told, "; ".join(told["failing"].values())
+            for number, each in told["failing"].items():
+                self._set_aside(int(number), each)
         if why or not self.running:
             self._away_since = self._away_since or time.monotonic()
             if time.monotonic() - self._away_since > START_WITHIN_S:

@@ -13,6 +13,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
+from replay_server.cluster import ShardNotStarted
 from replay_server.codec import pack
 from replay_server.errors import ServerError
 from replay_server.jobs.job_server import START_WITHIN_S
@@ -79,8 +80,8 @@ class PlacedCluster:
             tables: shared out, as by `Cluster`.
             shards: how many.
             per_node: on each node; None = Ray spreads them as it can.
-            options: of `Cluster`: port, password, directory (an absolute path, on every node), maxmemory, config,
-                restore, start_timeout.
+            options: of `Cluster`: port, password, directory (an absolute path, on every node; None = a temporary one),
+                maxmemory, config, restore, start_timeout.
             lease_s: it ends when nobody has called `told` for so long; 0 = never.
 
         Raises:
@@ -110,9 +111,9 @@ class PlacedCluster:
             engine.place(Supervisor, name, group, pack(setup), num_cpus=0, threads=4, further=further)
             cluster = cls(engine, name)
             patience_s = PLACED_S + shards * float(options["start_timeout"]) + _ANSWER_S
-            why: Any = ray.get(cluster._supervisor.begin.remote(), timeout=patience_s)
+            number, why = ray.get(cluster._supervisor.begin.remote(), timeout=patience_s)
             if why:
-                raise ServerError(why)
+                raise ServerError(why) if number is None else ShardNotStarted(number, why)
         except BaseException as error:
             try:
                 if cluster is not None:

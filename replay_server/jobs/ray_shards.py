@@ -22,6 +22,8 @@ import json
 import logging
 import math
 import os
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -35,7 +37,7 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from replay_server.cluster import Cluster
+from replay_server.cluster import Cluster, ShardNotStarted
 from replay_server.cluster_shards import PATIENCE_S, impatient, newest, place_of, topology_of
 from replay_server.codec import pack
 from replay_server.connection import url_with_password
@@ -96,6 +98,7 @@ class ShardHost:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._server: Server | None = None
+        self._temporary: str | None = None
 
     def address(self) -> str:
         """Of this node."""
@@ -115,8 +118,9 @@ class ShardHost:
         """Starts the server, unless it runs; what `serving` tells then, and why it did not start.
 
         Args:
-            setup: msgpack of `folder`, `tables` (as `Table.pack` has them), `options` (of `Server`), and `was_on`, the
-                address of the node that the shard was on before, or "".
+            setup: msgpack of `folder`, `temporary` (whether the folder goes with the server), `tables` (as `Table.pack`
+                has them), `options` (of `Server`), and `was_on`, the address of the node that the shard was on before,
+                or "".
         """
         told = msgpack.unpackb(setup)
         node, options = self.address(), told["options"]
@@ -130,6 +134,7 @@ class ShardHost:
             for port in ports:
                 try:
                     os.makedirs(told["folder"], exist_ok=True)
+                    self._temporary = told["folder"] if told["temporary"] else None
                     self._server = Server(
                         tables, **{**options, "host": node, "port": port, "directory": told["folder"]}
                     )
@@ -157,6 +162,10 @@ class ShardHost:
         with self._lock:
             if self._server is not None:
                 self._server.stop(timeout)
+            if self._temporary is not None:
+                shutil.rmtree(self._temporary, ignore_errors=True)
+                with contextlib.suppress(OSError):  # another shard's is there, too
+                    os.rmdir(os.path.dirname(self._temporary))
 
 
 class _Placed(Server):
@@ -210,6 +219,7 @@ class ShardsOnRay(Cluster):
         group: the placement group, of bundles of `per_node` processors; None = shards are wherever there is room.
         per_node: shards in a bundle.
         again: begins with the shards that run, which another object of this class started.
+        temporary: whether the shards' folders go with them.
         options: of `Cluster`.
 
     Raises:
@@ -223,10 +233,11 @@ class ShardsOnRay(Cluster):
         group: PlacementGroup | None,
         per_node: int,
         again: bool,
+        temporary: bool,
         options: Mapping[str, Any],
     ) -> None:
-        self._again, self._asked = again, dict[int, Any]()
-        os.makedirs(options["directory"], exist_ok=True)
+        self._again, self._asked, self._goes = again, dict[int, Any](), temporary
+        os.makedirs(options["directory"], 0o700 if temporary else 0o777, exist_ok=True)
         engine = RayCluster()
         if not again:
             end_hosts(name)  # of a cluster whose supervisor could not end them: with other settings
@@ -264,6 +275,7 @@ class ShardsOnRay(Cluster):
             "tables": [table.pack() for table in tables],
             "options": options,
             "folder": str(self._directory / f"shard-{number}"),
+            "temporary": self._goes,
             "was_on": before.host if before else "",
         }
         host, place, pid = self.hosts[number], "", 0
@@ -333,12 +345,16 @@ class Supervisor:
     Args:
         name: of the cluster in Ray.
         group: the placement group; removed at the end. None = there is none.
-        setup: msgpack of `shards`, `per_node`, `tables`, `options` (of `Cluster`), and `lease_s`: everything is ended
-            when nobody has asked for so long (`told`); 0 = never.
+        setup: msgpack of `shards`, `per_node`, `tables`, `options` (of `Cluster`; `directory` None = a temporary one on
+            every node), and `lease_s`: everything is ended when nobody has asked for so long (`told`); 0 = never.
     """
 
     def __init__(self, name: str, group: PlacementGroup | None, setup: bytes) -> None:
         self._name, self._group, self._setup = name, group, msgpack.unpackb(setup)
+        options = self._setup["options"]
+        self._temporary = options["directory"] is None
+        if self._temporary:  # the same one for a supervisor that is started again
+            options["directory"] = os.path.join(tempfile.gettempdir(), f"replay-server-{name.replace('/', '-')}")
         self._beginning = threading.Lock()
         """Held while shards begin."""
         self._shards: ShardsOnRay | None = None
@@ -346,30 +362,34 @@ class Supervisor:
         if ray.get_runtime_context().was_current_actor_reconstructed:
             threading.Thread(target=self._begin_again, name="begin-again", daemon=True).start()
 
-    def begin(self) -> str:
-        """Starts the shards; why it failed, or ""."""
+    def begin(self) -> tuple[int | None, str]:
+        """Starts the shards; why it failed, or "", and before it the number of the shard that did not start, if any."""
         return self._begin(again=False)
 
-    def _begin(self, again: bool) -> str:
+    def _begin(self, again: bool) -> tuple[int | None, str]:
         setup = self._setup
         options = {**setup["options"], "tables": [Table.unpack(each) for each in setup["tables"]]}
         if again:
             options["restore"] = "latest"
         with self._beginning:
             if self._ended:
-                return "the cluster was stopped"
+                return None, "the cluster was stopped"
             try:
-                shards = ShardsOnRay(self._name, setup["shards"], self._group, setup["per_node"], again, options)
+                shards = ShardsOnRay(
+                    self._name, setup["shards"], self._group, setup["per_node"], again, self._temporary, options
+                )
+            except ShardNotStarted as error:
+                return error.number, error.why
             except (ReplayError, redis.RedisError, RayError, OSError, ValueError) as error:
-                return str(error)
+                return None, str(error)
             self._shards = shards
         threading.Thread(target=self._look_after, args=(shards,), name="look-after", daemon=True).start()
-        return ""
+        return None, ""
 
     def _begin_again(self) -> None:
         while not self._ended:
             try:
-                why = self._begin(again=True)
+                _, why = self._begin(again=True)
             except Exception as error:  # nobody else would hear of it, or look after the shards
                 why = repr(error)
             if not why:
@@ -411,3 +431,5 @@ class Supervisor:
         finally:
             if self._group is not None:
                 remove_placement_group(self._group)
+            if self._temporary:
+                shutil.rmtree(self._setup["options"]["directory"], ignore_errors=True)

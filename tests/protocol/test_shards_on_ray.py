@@ -30,6 +30,7 @@ from ray.cluster_utils import Cluster
 
 from replay_server.codec import pack
 from replay_server.jobs import placed_cluster, ray_shards
+from replay_server.jobs.job_placed import JobPlaced
 from replay_server.jobs.placed_cluster import PlacedCluster
 from replay_server.jobs.ray_shards import DETACHED, NAMESPACE, ShardHost, Supervisor, host_name
 from replay_server.rl import ray_cluster
@@ -285,7 +286,12 @@ def test_a_stop_that_the_supervisor_does_not_answer_leaves_nothing_behind(
 def test_a_start_ends_hosts_that_are_left_of_another_cluster_of_its_name(engine: RayCluster, tmp_path: Path) -> None:
     further = {**DETACHED, "name": host_name("test", 0)}
     left = engine.place(ShardHost, num_cpus=0, threads=8, further=further)
-    setup = {"tables": [], "options": {**OPTIONS, "start_timeout": TIMEOUT_S}, "folder": str(tmp_path / "left")}
+    setup = {
+        "tables": [],
+        "options": {**OPTIONS, "start_timeout": TIMEOUT_S},
+        "folder": str(tmp_path / "left"),
+        "temporary": False,
+    }
     _, pid, why = ray.get(left.start.remote(pack({**setup, "was_on": ""})))
     assert why == ""
     options = {**OPTIONS, "directory": str(tmp_path / "new"), "start_timeout": TIMEOUT_S}
@@ -315,6 +321,40 @@ def test_a_start_that_is_broken_off_removes_its_placement_group(
     with pytest.raises(expected):
         PlacedCluster.start(engine, "test", [TABLE], 1, None, options)
     assert groups() == []
+
+
+def test_a_job_begins_without_a_damaged_snapshot_and_leaves_those_of_another_run_alone(
+    nodes: Cluster, engine: RayCluster, tmp_path: Path
+) -> None:
+    snapshots = [tmp_path / "shards" / f"shard-{number}" / "replay.snapshot" for number in range(2)]
+
+    def damage() -> None:
+        for snapshot in snapshots:
+            snapshot.parent.mkdir(parents=True, exist_ok=True)
+            snapshot.write_bytes(b"none")
+
+    def begin(restore: bool, resumed: bool) -> list[str]:
+        said: list[str] = []
+        place = (f"ray:{nodes.address}", TABLE, 2, tmp_path, 0)
+        job = JobPlaced(*place, restore, resumed, {"password": None}, said.append)
+        try:
+            with rs.Client(job.url) as client:
+                assert client.info("t")["size"] == 0
+                saved = Path(client.checkpoint().splitlines()[0])
+            assert restore == all(any(snapshot.parent.glob("*.snapshot")) for snapshot in snapshots)
+        finally:
+            job.stop(TIMEOUT_S)
+        assert saved.exists() == restore
+        return said
+
+    damage()
+    said = begin(restore=True, resumed=True)
+    assert len(said) == 2
+    assert all("a part of the replay that was saved does not come back" in each for each in said)
+    damage()
+    assert begin(restore=False, resumed=False) == []
+    aside = tmp_path / "refused-shards"
+    assert [(aside / f"shard-{number}" / "replay.snapshot").read_bytes() for number in range(2)] == [b"none"] * 2
 
 
 def test_the_commands_start_show_and_stop_them(nodes: Cluster, tmp_path: Path) -> None:
@@ -351,13 +391,13 @@ def test_a_supervisor_that_is_started_again_tries_until_it_is_stopped(monkeypatc
     wait_for(lambda: len(tries) > 1)
     supervisor.stop(0.0)
     wait_for(lambda: all(thread.name != "begin-again" for thread in threading.enumerate()))
-    assert supervisor.begin() == "the cluster was stopped"
+    assert supervisor.begin()[1] == "the cluster was stopped"
 
 
 def test_a_node_that_others_can_reach_needs_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ShardHost, "address", lambda _: "0.0.0.0")
     host, options = ShardHost(), {"port": 0, "password": None}
-    setup = {"tables": [], "options": options, "folder": str(tmp_path), "was_on": ""}
+    setup = {"tables": [], "options": options, "folder": str(tmp_path), "temporary": False, "was_on": ""}
     place, pid, why = host.start(pack(setup))
     assert (place, pid) == ("", 0)
     assert "there is no password" in why
