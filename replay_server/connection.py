@@ -359,6 +359,14 @@ class Connection(Exchanges):
         except StopIteration as stop:
             return stop.value
 
+    def awaited_descriptor(self) -> int | None:
+        """That a reply's first bytes come from; None: some are here, or none will come."""
+        is_here = self._buffer.start != self._buffer.end
+        if is_here or (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()):
+            return None
+        descriptor = self._socket.fileno()
+        return None if descriptor < 0 else descriptor
+
     def _line(self) -> bytes:
         while (line := self._buffer.line()) is None:
             self._more()

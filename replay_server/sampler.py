@@ -22,7 +22,7 @@ from .batch import Batch, BatchPool, read_only
 from .driver import Operation
 from .errors import ReplayError, SchemaError, TableClosed
 from .options import SampleOptions, SamplerOptions
-from .pending_call import Begun
+from .pending_call import Begun, first_answered
 from .process_bound import Staying, check_process
 from .table import Table
 
@@ -85,7 +85,8 @@ class Annealed(Staying):
 class _ThreadFeed(Feed):
     """A feed that threads fill, the workers.
 
-    Each has its requests under way, sends one after the other, and reads their replies in that order. What is asked
+    Each has its requests under way, and reads whichever reply comes first: the server may have begun to serve them in
+    another order, and an earlier one may wait for items that never come. What is asked
     for and what waits for the caller is bounded together: `_asked` and the length of `ready` change under one lock,
     which workers alone take (but for the caller, who takes from `ready` without it, and makes room only).
     """
@@ -120,7 +121,10 @@ class _ThreadFeed(Feed):
                     if under_way[0].is_done:  # the next one might wait, for items that never come
                         break
                 if under_way:
-                    self._give(under_way.popleft())
+                    which = first_answered(under_way) if len(under_way) > 1 else 0
+                    asked = under_way[which]
+                    del under_way[which]
+                    self._give(asked)
                 else:
                     self._rooms[worker].acquire()
         except TableClosed as error:

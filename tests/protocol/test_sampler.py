@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 
@@ -146,3 +147,48 @@ def test_settings_that_cannot_be_are_refused(client, table):
     for arguments in ({"prefetch": 0}, {"batch_size": 0}, {"workers": 0}, {"workers": 2, "in_flight": 1}):
         with pytest.raises(ValueError):
             client.sampler(table, **{"batch_size": 1, **arguments})
+
+
+class HeldBack:
+    """A way to a server on which the first request for a sample waits until it is let through."""
+
+    def __init__(self, port: int) -> None:
+        self._port, self._first = port, threading.Lock()
+        self.let_through = threading.Event()
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listening.accept()
+                far = socket.create_connection(("127.0.0.1", self._port))
+                for ends in ((near, far, True), (far, near, False)):
+                    threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket, asks: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if asks and b"REPLAY.SAMPLE" in data and self._first.acquire(blocking=False):
+                    self.let_through.wait(60)
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+def test_a_batch_is_not_kept_back_by_an_earlier_request_that_waits_on(server, client, make_table, items, eventually):
+    name = make_table(100, rate_limiter=rs.Queue(100), sampler=rs.Fifo(), max_times_sampled=1)
+    port = client.redis.config_get("port")["port"]
+    with (
+        contextlib.closing(HeldBack(int(port))) as way,
+        rs.Client(f"redis://127.0.0.1:{way.port}", shared_memory=False) as other,
+        other.sampler(name, 10, prefetch=2, in_flight=2) as batches,
+    ):
+        eventually(lambda: client.info(name)["waiting"] == 1, "the second request is the server's first")
+        way.let_through.set()
+        eventually(lambda: client.info(name)["waiting"] == 2, "both requests are there")
+        client.add(name, items(*range(10)))
+        assert sorted(next(batches).data["k"].tolist()) == list(range(10))
