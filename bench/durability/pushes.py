@@ -99,10 +99,10 @@ class Pushes:
         """In all of the pushes together."""
         return self.recorded.items
 
-    @property
-    def wire_bytes(self) -> float:
-        """Of a transition, as it is pushed."""
-        return sum(map(len, self._made(ServedTable(self.table(1000), 1), ENVIRONMENTS, STEPS))) / self.transitions
+    def in_gigabytes(self, gigabytes: float) -> int:
+        """How many transitions are so much, as they are pushed; at least all that were made."""
+        pushed = sum(map(len, self._made(ServedTable(self.table(1000), 1), ENVIRONMENTS, STEPS)))
+        return max(self.transitions, int(gigabytes * 1e9 / pushed * self.transitions))
 
     def table(self, capacity: int) -> rs.Table:
         """As `replay-server apex` makes it."""

@@ -11,9 +11,10 @@ from typing import Any
 
 import replay_server as rs
 from replay_server.bench.durability.beside import fill
+from replay_server.bench.durability.cost import SIDES
 from replay_server.bench.durability.pushes import Pushes
 
-CONFIG = {"appendonly": "yes", "appendfsync": "everysec", "auto-aof-rewrite-percentage": "0"}
+CONFIG = SIDES["everysec"]
 PIECE_BYTES = 1 << 20
 START_TIMEOUT_S = 600.0
 SOURCES = ("cold", "warm")
@@ -71,7 +72,7 @@ def measure(
     options: argparse.Namespace, pushes: Pushes, folder: Path, say: Callable[[str], None]
 ) -> list[dict[str, float]]:
     """Rounds of `recovery.SOURCE.WHO.WHAT`."""
-    capacity = max(pushes.transitions, int(options.gigabytes * 1e9 / pushes.wire_bytes))
+    capacity = pushes.in_gigabytes(options.gigabytes)
     table, own = pushes.settings.table, folder / "recovery"
     own.mkdir()
     with (

@@ -149,7 +149,7 @@ def measure(
 ) -> list[dict[str, float]]:
     """Rounds of `line.mb_per_s`, `sync.WHAT`, `lag.WHAT`."""
     rounds = []
-    capacity = max(pushes.transitions, int(options.gigabytes * 1e9 / pushes.wire_bytes))
+    capacity = pushes.in_gigabytes(options.gigabytes)
     name, own = pushes.settings.table, folder / "primary"
     own.mkdir()
     config = {"repl-backlog-size": BACKLOG_BYTES}

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from replay_server.bench import store
-from replay_server.bench.durability.cost import settle
+from replay_server.bench.durability.cost import SIDES, settle
 from replay_server.bench.peers.in_process import in_turn
 from replay_server.bench.sides import processors
 from replay_server.bench.store import OURS, REDIS, Test
 
-CONFIG = {"appendonly": "yes", "appendfsync": "everysec", "auto-aof-rewrite-percentage": "0"}
 MOST_BYTES = 1_000_000_000
 """Of the values of a turn."""
 
@@ -36,7 +35,9 @@ def measure(options: argparse.Namespace, folder: Path, say: Callable[[str], None
     """Rounds of `sets.SIZE.PIPELINE.SIDE.WHAT`."""
     rounds = []
     with contextlib.ExitStack() as stack:
-        sides = [stack.enter_context(Side(name, str(folder), *processors(), CONFIG)) for name in (OURS, REDIS)]
+        sides = [
+            stack.enter_context(Side(name, str(folder), *processors(), SIDES["everysec"])) for name in (OURS, REDIS)
+        ]
         say("sets: " + ", ".join(f"{side.name} {side.version}" for side in sides))
         for number in range(options.rounds):
             rounds.append(measured := {})

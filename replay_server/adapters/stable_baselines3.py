@@ -151,7 +151,7 @@ class ReplayServerBuffer(ReplayBuffer):
         actions = self._actions_as_stored(action)
         obs, next_obs = self._observations_as_stored(obs), self._observations_as_stored(next_obs)
         if self._n_steps > 1:
-            if (breaks := self._breaks_off(obs)).any():
+            if (breaks := self._breaks_off(obs, self._goes_on)).any():
                 self._writer.append({"step": self._last}, mask=breaks)
             step = {"step": obs, "actions": actions, "rewards": np.asarray(reward, np.float32)}
             self._writer.append(step, terminated=terminated, truncated=done & ~terminated)
@@ -176,15 +176,16 @@ class ReplayServerBuffer(ReplayBuffer):
             return done, done
         return done, done & [not info.get("TimeLimit.truncated", False) for info in infos]
 
-    def _breaks_off(self, seen: Any) -> np.ndarray:
-        """Whose environment was reset in mid-episode, bool (n_envs,): it does not go on from where it was."""
+    def _breaks_off(self, seen: Any, goes_on: np.ndarray) -> np.ndarray:
+        """Of environments in mid-episode, bool (n_envs,), those that were reset: they do not go on from where they
+        were."""
         breaks = np.zeros(self.n_envs, np.bool_)
         if self._last is not None:
             pairs = [(seen[key], self._last[key]) for key in seen] if isinstance(seen, dict) else [(seen, self._last)]
             for now, before in pairs:
                 differs = (now != before) & ((now == now) | (before == before))  # NaN is as it was
                 breaks |= differs.reshape(self.n_envs, -1).any(1)
-        return breaks & self._goes_on
+        return breaks & goes_on
 
     def _actions_as_stored(self, action: Any) -> np.ndarray:
         actions = np.reshape(action, (self.n_envs, self.action_dim))
@@ -300,6 +301,7 @@ class ReplayServerHerBuffer(ReplayServerBuffer, HerReplayBuffer):
         }
         self._writer = self._table.vector_writer(n_envs, history=self._longest + 1)
         self._lengths = np.zeros(n_envs, np.int64)
+        self._has_items = False
 
     def _signature(self) -> dict[str, Any]:
         one_goal = self.goal_selection_strategy == GoalSelectionStrategy.FINAL
@@ -317,7 +319,7 @@ class ReplayServerHerBuffer(ReplayServerBuffer, HerReplayBuffer):
         """Adds one transition of each of the environments; they can be sampled once their episodes have ended."""
         done, terminated = self._ends(done, infos)
         seen = self._observations_as_stored(obs)
-        self._end(self._breaks_off(seen) & (self._lengths > 0))
+        self._end(self._breaks_off(seen, self._lengths > 0))
         self._writer.append(
             {
                 "step": seen,
@@ -327,7 +329,7 @@ class ReplayServerHerBuffer(ReplayServerBuffer, HerReplayBuffer):
             }
         )
         self._lengths += 1
-        self._last, self._goes_on = self._observations_as_stored(next_obs), ~done
+        self._last = self._observations_as_stored(next_obs)
         self._end(done | (self._lengths == self._longest))
 
     def _end(self, ended: np.ndarray) -> None:
@@ -356,7 +358,8 @@ class ReplayServerHerBuffer(ReplayServerBuffer, HerReplayBuffer):
         """
         if self.env is None:
             raise ValueError("this buffer has no environment to compute rewards with: call set_env")
-        if self.size() == 0:
+        self._has_items = self._has_items or self.size() > 0  # not asked for each batch: it may be a round trip
+        if not self._has_items:
             raise RuntimeError("no episode has ended yet: expected learning_starts to be longer than an episode")
         data = self._table.sample(batch_size, timeout=0 if self._settings["url"] is None else None).data
         seen, then, rewards = dict(data["observations"]), dict(data["next_observations"]), data["rewards"].copy()
@@ -385,6 +388,7 @@ class ReplayServerHerBuffer(ReplayServerBuffer, HerReplayBuffer):
         """Removes all transitions, those of unfinished episodes as well."""
         self._writer.end_episode()
         self._lengths[:] = 0
+        self._has_items = False
         ReplayServerBuffer.reset(self)
 
 

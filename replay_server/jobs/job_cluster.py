@@ -41,6 +41,8 @@ class JobShards(JobReplay):
     def __init__(self, folder: Path, restore: bool, resumed: bool, say: Say) -> None:
         super().__init__(say)
         self.snapshot_name = None
+        self._deaths, self._restarts = Deaths(), 0
+        self._away_since: float | None = None
         self._folder, self._aside = folder / SHARDS, folder / f"refused-{SHARDS}"
         folder.mkdir(parents=True, exist_ok=True)
         if self._folder.exists() and not resumed:
@@ -73,6 +75,18 @@ class JobShards(JobReplay):
             file.replace(aside / file.name)
         self._say(f"a part of the replay that was saved does not come back: {why}; it is in {aside} now")
         return True
+
+    def _note_restarts(self, restarts: int, logs: str) -> bool:
+        """Whether there were more by now; fewer are those of a supervisor that was started again, which counts anew.
+        Raises ConnectionLost where shards end too often."""
+        again, self._restarts = restarts - self._restarts, restarts
+        for _ in range(again):
+            if (deaths := self._deaths.count()) is not None:
+                raise rs.ConnectionLost(f"shards ended {deaths} times within a minute: {logs} say why")
+        if again > 0:
+            self._silent_since = None
+            self._say("a shard has ended, and was started again")
+        return again > 0
 
 
 class JobCluster(JobShards):
@@ -111,8 +125,6 @@ class JobCluster(JobShards):
             options |= {"directory": self._folder, "config": {"snapshot-keep": 1}, "restore": "latest"}
         self._cluster = self._start(lambda: rs.Cluster([table], **options))
         self.url = self.local_url = self._cluster.url
-        self._deaths, self._restarts = Deaths(), 0
-        self._away_since: float | None = None
 
     @property
     def processes(self) -> str:
@@ -139,15 +151,7 @@ class JobCluster(JobShards):
         """Whether shards were started again since the last call. Raises ConnectionLost where they end too often, where
         one was stopped in order, or where one does not come back."""
         self._check_away()
-        if self._cluster.restarts == self._restarts:
-            return False
-        for _ in range(self._cluster.restarts - self._restarts):
-            if (deaths := self._deaths.count()) is not None:
-                raise rs.ConnectionLost(f"shards ended {deaths} times within a minute: their logs say why")
-        self._restarts = self._cluster.restarts
-        self._silent_since = None
-        self._say("a shard has ended, and was started again")
-        return True
+        return self._note_restarts(self._cluster.restarts, "their logs")
 
     def _check_away(self) -> None:
         servers = zip(self._cluster.numbers, self._cluster.servers, strict=False)

@@ -20,7 +20,6 @@ import replay_server as rs
 from replay_server.jobs.job_cluster import JobShards
 from replay_server.jobs.job_server import START_WITHIN_S, Say
 from replay_server.jobs.placed_cluster import PlacedCluster, connected
-from replay_server.jobs.supervisor import Deaths
 
 LEASE_S = 300.0
 SHARD_START_S = 60.0
@@ -79,8 +78,6 @@ class JobPlaced(JobShards):
             self._engine.close()
             raise
         self.url = self.local_url = self._told["url"]
-        self._deaths, self._restarts = Deaths(), 0
-        self._away_since: float | None = None
 
     @property
     def processes(self) -> str:
@@ -122,14 +119,7 @@ class JobPlaced(JobShards):
                 raise rs.ConnectionLost(f"a shard does not start again: {why or 'it is not heard of'}")
         else:
             self._away_since = None
-        again, self._restarts = self._told["restarts"] - self._restarts, self._told["restarts"]
-        for _ in range(again):  # below 0 where the supervisor was started again, which counts anew
-            if (deaths := self._deaths.count()) is not None:
-                raise rs.ConnectionLost(f"shards ended {deaths} times within a minute: Ray's logs say why")
-        if again > 0:
-            self._silent_since = None
-            self._say("a shard has ended, and was started again")
-        return again > 0
+        return self._note_restarts(self._told["restarts"], "Ray's logs")
 
     def _kill_silent(self) -> None:
         raise rs.ConnectionLost("the shards do not answer, and they are not processes of this host: see `ray status`")
