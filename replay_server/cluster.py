@@ -113,8 +113,7 @@ class Cluster(Members):
     ) -> None:
         if not 1 <= shards <= MOST_SHARDS:
             raise ServerError(f"expected 1 to {MOST_SHARDS} shards, got {shards}")
-        manifest = None if restore in (None, "latest", "checkpoint") else Path(restore or ".")
-        if manifest is not None and not manifest.is_file():
+        if restore not in (None, "latest", "checkpoint") and not Path(restore).is_file():
             raise ServerError(
                 f'expected restore to be "latest", "checkpoint", the file of a checkpoint or None, got {restore!r}'
             )
@@ -150,14 +149,7 @@ class Cluster(Members):
         self.failing: dict[int, str] = {}
         made: list[Path] = []
         try:
-            files: list[str | None]
-            if manifest is not None:
-                before, files = self._bring_here(manifest, made)
-            else:
-                before, files = self._read_topology(), [None if restore is None else str(restore)] * shards
-            if restore == "checkpoint":
-                before, files = self._read_checkpoint(self._directory / CHECKPOINT_FILE, before)
-                self._check_as_many(len(files))
+            before, files = self._beginning(restore, made)
             entered = False
             while not entered:
                 if shard_of is not None:
@@ -346,6 +338,23 @@ class Cluster(Members):
         told = {"topology": json.loads(topology.to_json()), "snapshots": names}
         return self._write(CHECKPOINT_FILE, json.dumps(told))
 
+    def _beginning(
+        self, restore: str | os.PathLike[str] | None, made: list[Path]
+    ) -> tuple[Topology | None, list[str | None]]:
+        """The topology that the shards had, and what each is to restore. `made` gets the folders that are new."""
+        if restore is None or restore == "latest":
+            return self._read_topology(), [None if restore is None else "latest"] * len(self.numbers)
+        if restore != "checkpoint":
+            return self._bring_here(Path(restore), made)
+        own = self._directory / CHECKPOINT_FILE
+        before, files = self._read_checkpoint(own, self._read_topology())
+        if len(files) != len(self.numbers):
+            raise ServerError(
+                f"{own} is of {len(files)} shards, and {len(self.numbers)} were asked for: start as many, or give this "
+                "file as restore, and another directory"
+            )
+        return before, files
+
     def _read_checkpoint(self, file: Path, now: Topology | None) -> tuple[Topology, list[str | None]]:
         """The topology of a checkpoint, in the version that follows, and the snapshots."""
         try:
@@ -360,13 +369,6 @@ class Cluster(Members):
         gone = topology.gone | (now.gone if now else frozenset())
         gone -= {shard.number for shard in topology.shards}
         return replace(topology, version=version, gone=gone), [os.path.abspath(name) for name in names]
-
-    def _check_as_many(self, count: int) -> None:
-        if count != len(self.numbers):
-            raise ServerError(
-                f"{self._directory / CHECKPOINT_FILE} is of {count} shards, and {len(self.numbers)} were asked for: "
-                "start as many, or give this file as restore, and another directory"
-            )
 
     def _bring_here(self, manifest: Path, made: list[Path]) -> tuple[Topology, list[str | None]]:
         """Makes the snapshots of these shards out of those of a checkpoint that is elsewhere. As many shards go on as

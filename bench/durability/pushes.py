@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 import replay_server as rs
-from replay_server import commands
 from replay_server.bench.client import request
 from replay_server.bench.peers.experience import ENVIRONMENTS, record
 from replay_server.bench.programs.recorded import Recorded
-from replay_server.commands import ServedTable
-from replay_server.driver import at_once
+from replay_server.client_streams import ClientStreams
+from replay_server.commands import Command, ServedTable
+from replay_server.driver import Operation, at_once
 from replay_server.rl.environment_spec import EnvironmentSpec, environment_spec
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.tables import STEP_COLUMN, apex_table
-from replay_server.step_codec import encoder_for
 from replay_server.writer import VectorWriter
 
 PUSHES = 16
@@ -28,12 +27,12 @@ STEPS = (PUSHES + 1) * STEPS_A_PUSH
 """Of each environment. The first push has steps for two, since transitions end three steps after they begin."""
 
 
-class _Bytes:
-    """A `replay_server.step_sink.StepSink` that keeps what would be sent to a server."""
+class _Kept(ClientStreams):
+    """Streams of a writer that has no server: what it would send is kept."""
 
     def __init__(self, served: ServedTable) -> None:
+        super().__init__(cast(Any, None), served)
         self.sent = b""
-        self._served, self._history, self._encoder = served, 0, encoder_for(served.table)
 
     @at_once
     def open(self, streams: int, history: int) -> None:
@@ -43,19 +42,6 @@ class _Bytes:
     def leaves(self, refused: bool = False) -> bool:
         return False
 
-    @at_once
-    def end_episodes(self, streams: np.ndarray) -> None:
-        self.sent += request(commands.end_episodes(self._served.table.name, streams).arguments)
-
-    @at_once
-    def send_steps(self, streams: np.ndarray, flags: np.ndarray, columns: dict[str, np.ndarray]) -> None:
-        given: dict[str, Any] = dict(columns)
-        if self._encoder is not None:
-            given = {name: self._encoder.encode(values) for name, values in columns.items()}
-        coded = self._encoder is not None
-        self.sent += request(commands.append(self._served, streams, flags, given, self._history, coded).arguments)
-
-    @at_once
     def send_items(
         self,
         streams: np.ndarray,
@@ -63,15 +49,13 @@ class _Bytes:
         priorities: np.ndarray | None,
         columns: dict[str, np.ndarray],
         timeout: float | None,
-    ) -> np.ndarray:
-        self.sent += request(commands.items(self._served, streams, steps, priorities, columns, timeout).arguments)
+    ) -> Operation[np.ndarray]:
+        yield from super().send_items(streams, steps, priorities, columns, timeout)
         return np.arange(len(streams), dtype=np.uint64)
 
-    def close(self) -> None:
-        """There is nothing to give back."""
-
-    def abort(self) -> None:
-        """There is nothing under way."""
+    @at_once
+    def _answer(self, command: Command[Any]) -> Any:
+        self.sent += request(command.arguments)
 
 
 @dataclass(frozen=True)
@@ -122,7 +106,7 @@ class Pushes:
         return ServedTable(self.table(1000), client.info(self.settings.table)["incarnation"])
 
     def _made(self, served: ServedTable, environments: int, steps: int) -> list[bytes]:
-        sink, recorded, made = _Bytes(served), self.recorded, []
+        sink, recorded, made = _Kept(served), self.recorded, []
         priorities = np.random.default_rng(1).random((steps, environments)) + 0.01
         ones = np.ones(environments, np.float32)
         writer = VectorWriter(served.table, sink, environments, flush_steps=STEPS + 1)
