@@ -1,4 +1,5 @@
-/* descriptors: room for every client's; where the system allows fewer, fewer clients are served, or none. */
+/* descriptors: asks the system for as many file descriptors as there may be clients. If it gives fewer, the server serves fewer
+ * clients, or does not start. */
 #include "server/core/descriptors.h"
 
 #include <sys/resource.h>

@@ -1,4 +1,5 @@
-/* exclusive: commands that nothing of another client may come in between, run in slices on a stack of their own. */
+/* exclusive: scripts and transactions. They run in slices on a stack of their own, and no other client's command runs in
+ * between. */
 #include "server/core/exclusive.h"
 
 #include <assert.h>

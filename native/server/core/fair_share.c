@@ -1,5 +1,5 @@
-/* fair_share: a turn moves so many bytes for all clients that have many, down to a least share for each. So a client with
- * megabytes on their way, or one that takes them slowly, waits for its turn, and a short request beside it does not. */
+/* fair_share: divides the bytes that one turn may move among the clients with much to move. Each gets at least a minimum, and
+ * a large reply, or a client that takes it slowly, does not delay the short requests of others. */
 #include "server/core/fair_share.h"
 
 #include "server/core/server.h"

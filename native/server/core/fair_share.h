@@ -1,4 +1,4 @@
-/* fair_share: how many bytes one client may send or receive in a turn of the loop before it is the others' turn. */
+/* fair_share: how many bytes one client may send or receive in one turn of the loop. */
 #ifndef REPLAY_SERVER_FAIR_SHARE_H
 #define REPLAY_SERVER_FAIR_SHARE_H
 

@@ -1,5 +1,4 @@
-/* loop: the server from start to stop: turns of events, due work, wake-ups and writing, none of which holds it long. What
- * runs in a turn, and why in this order, says the table `steps`. */
+/* loop: the event loop. The table `steps` says what a turn runs, and why in this order. */
 
 #include "base/clock.h"
 #include "base/log.h"

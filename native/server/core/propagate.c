@@ -1,4 +1,4 @@
-/* propagate: what commands changed in the store, into the buffer of whoever keeps it. */
+/* propagate: copies recorded commands into the buffers of the append-only file and of the replicas. */
 #include "server/core/propagate.h"
 
 #include <stdarg.h>

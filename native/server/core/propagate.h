@@ -1,4 +1,4 @@
-/* propagate: for the append-only file and for replicas: commands that repeat the changes that commands made to the store.
+/* propagate: records the commands that changed something, for the append-only file and for replicas.
  *
  * A command that changed something is recorded as it came. If it would do something else when run again (at another
  * time, with other random numbers), its handler says here, while it runs, what is recorded in its place. */

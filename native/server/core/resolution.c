@@ -1,5 +1,5 @@
-/* resolution: getaddrinfo on a thread of its own. Nobody can end that call. So an owner who no longer needs the answer leaves
- * the struct to the thread: whichever of the two is done last frees it. */
+/* resolution: getaddrinfo on a thread of its own. The call cannot be cancelled. If its owner gives up, the thread keeps the
+ * struct; whichever of the two uses it last frees it. */
 #include "server/core/resolution.h"
 
 #include <netdb.h>

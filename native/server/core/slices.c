@@ -1,4 +1,4 @@
-/* slices: commands that work, or reply, in slices. */
+/* slices: runs commands whose work or reply is cut into slices. */
 #include "server/core/slices.h"
 
 #include "base/clock.h"

@@ -1,4 +1,4 @@
-/* subsystem: questions to all parts. */
+/* subsystem: calls the same function of every subsystem. */
 #include "server/core/subsystem.h"
 
 #include "base/clock.h"

@@ -1,5 +1,4 @@
-/* cmd_gradients: GRAD.*: gradients come in by name, leave by the command that publishes what was made of them, and are asked
- * after. */
+/* cmd_gradients: GRAD.*: pushes gradients, publishes the weights that were made of them, and tells their state. */
 #include <inttypes.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* cmd_gradients_await: GRAD.AWAIT: a learner waits until its gradients were taken in hand, lest it run too far ahead. */
+/* cmd_gradients_await: GRAD.AWAIT: a learner waits until its gradients were taken, so that it does not run too far ahead. */
 #include <inttypes.h>
 
 #include "base/memory.h"

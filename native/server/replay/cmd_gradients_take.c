@@ -1,5 +1,5 @@
 /* cmd_gradients_take: GRAD.TAKE: the oldest gradients, or their weighted sum, now or once enough wait. They stay until
- * GRAD.PUBLISH or GRAD.DROP names them, so that whoever dies with them in hand has lost nothing. */
+ * GRAD.PUBLISH or GRAD.DROP names them, so a learner that dies loses none. */
 #include <inttypes.h>
 #include <math.h>
 

@@ -1,5 +1,5 @@
-/* replay_cold: what a batch reads of a table on disk is brought into memory by reader threads before the reply is made, so
- * that the loop does not wait for the disk. Its client waits meanwhile; others are served. */
+/* replay_cold: reader threads load a batch's pages from the disk before its reply is made. Its client waits; the loop does not,
+ * and serves the others. */
 #ifndef REPLAY_SERVER_REPLAY_COLD_H
 #define REPLAY_SERVER_REPLAY_COLD_H
 

@@ -1,9 +1,9 @@
 /* replay_follow: the durable tables of a replica. They are what its primary has, cut at one offset, and change by records
  * alone (replay/table_apply.h), in one order with keys.
  *
- * A record names the slot that an item enters, and that slot must be free here as well. So nobody else may hold one: clients
- * change nothing, what GET reads is copied before another record comes, and a snapshot copies what leaves at once. When
- * the replica becomes a primary the free slots are looked for, and the tables are as any others. */
+ * A record names the slot that an item enters, and that slot must be free here as well. So nothing on a replica holds a slot:
+ * clients cannot write, GET copies what it reads before the next record, and a snapshot copies at once what leaves. When the
+ * replica becomes a primary, it looks for the free slots once; from then on its tables are like any others. */
 #ifndef REPLAY_SERVER_REPLAY_FOLLOW_H
 #define REPLAY_SERVER_REPLAY_FOLLOW_H
 

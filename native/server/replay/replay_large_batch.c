@@ -1,9 +1,9 @@
 /* replay_large_batch: large batches, drawn and copied out in parts.
  *
- * Why a batch that is drawn in parts is as good as one that is drawn at once: each part is a sample of the table as it is then,
- * with the probabilities of then, and importance weights are made of these, over the least of all parts. The limiter has
- * counted all draws before the first part, so that nobody else is let through in their place. What others may do between two
- * parts is remove items. If too few are left, the sample is refused, and the draws that were not made are given back. */
+ * Why a batch may be drawn in parts: each part is sampled from the table as it is at that time, with its probabilities.
+ * Importance weights use these probabilities, and the least over all parts. The limiter counts all draws before the first
+ * part, so nobody else is let through in their place. Others may remove items between two parts. If too few are left, the
+ * sample is refused, and the draws that were not made are given back. */
 #include "server/replay/replay_large_batch.h"
 
 #include <inttypes.h>

@@ -1,10 +1,9 @@
 /* replay_log: tables in the append-only file, and in what replicas are sent. Each change of a durable table is a record there
  * (replay/table_journal.h), in one order with the changes of keys, weights and gradients, and in the same transactions.
  *
- * A table is `logged` once the file has its beginning: a record of its creation, or a base that was cut with the table in it.
- * Of a table that is not, records have nothing to apply to, and none is written. The file then lacks the table, and whoever
- * writes it begins another base. Its first record after that cut names the base: where the base was never finished, and older
- * files count, a reader passes over the table's records (replay_log_apply). */
+ * A table is `logged` once the file contains its creation, or a base with the table in it. Before that, its changes are not
+ * recorded, and the file's writer begins another base. The table's first record after that names the base. If the base was
+ * never finished, so that older files count, a reader skips the table's records (replay_log_apply). */
 #ifndef REPLAY_SERVER_REPLAY_LOG_H
 #define REPLAY_SERVER_REPLAY_LOG_H
 

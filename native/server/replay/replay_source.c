@@ -1,4 +1,4 @@
-/* replay_source: vectors over the pieces of a column where they lie, or over a bounce buffer that they pass through. */
+/* replay_source: fills iovecs with the pieces of a column in their slots, or with copies of them in a bounce buffer. */
 #include "server/replay/replay_source.h"
 
 #include <assert.h>
