@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import time
@@ -59,6 +60,7 @@ def evaluate(
     first. Runs on one torch thread: batches are so small that more only wait for each other. `watch`: see
     `replay_server.actors.games.play_games`.
     """
+    settings = dataclasses.replace(settings, max_frames_per_episode=settings.eval_max_frames_per_episode)
     acting = make_acting(environment_spec(settings))
     share = settings.eval_epsilon if epsilon is None else epsilon
     environments_seed, exploration_seed = game_seeds(seed)

@@ -72,8 +72,8 @@ class ApexSettings:
     """Press FIRE where a game waits for it to begin."""
     reward_clip: float | None = 1.0
     """Rewards are clipped to ±this for learning (reported scores are unclipped); None = not."""
-    max_frames_per_episode: int = 108_000
-    """Emulator frames after which a game is truncated."""
+    max_frames_per_episode: int = 50_000
+    """Emulator frames after which an actor's game is truncated."""
 
     # algorithm
     n_step: int = 3
@@ -185,6 +185,8 @@ class ApexSettings:
     """Learner steps between evaluations."""
     eval_episodes: int = 20
     """Games of one evaluation."""
+    eval_max_frames_per_episode: int = 108_000
+    """Emulator frames after which an evaluator's game is truncated (30 minutes of play)."""
     eval_epsilon: float = 0.0
     """Exploration of the evaluator. Scores are of full games: no life episodes, unclipped, fire after a lost life."""
     final_episodes: int = 20

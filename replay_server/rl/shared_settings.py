@@ -30,7 +30,8 @@ OWN: dict[str, frozenset[str]] = {
         "target_mix average_updates publish_every precision device learner_threads targets_ahead prefetch "
         "checkpoint_every_s checkpoints_kept wandb logdir resume",
         "actor": "epsilon_base epsilon_exponent push_every pull_every_frames",
-        "evaluator": "eval_every_updates eval_episodes eval_epsilon final_episodes logdir resume",
+        "evaluator": "eval_every_updates eval_episodes eval_epsilon eval_max_frames_per_episode final_episodes logdir "
+        "resume",
     }.items()
 }
 """What each part may have of its own: other values spoil nothing of what the others do."""

@@ -173,7 +173,7 @@ def test_the_same_games_are_played_with_a_video_and_without(
 def test_an_atari_game_is_drawn_in_colours(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     import cv2
 
-    settings = ApexSettings(env="ALE/Pong-v5", hidden=8, max_frames_per_episode=200, noop_max=0)
+    settings = ApexSettings(env="ALE/Pong-v5", hidden=8, eval_max_frames_per_episode=200, noop_max=0)
     pong = RunDirectory(tmp_path / "pong")
     pong.create(settings)
     spec = environment_spec(settings)

@@ -89,7 +89,7 @@ def test_a_stop_signal_ends_an_evaluation_without_half_a_result() -> None:
 
 
 def test_breakout_scores_whole_games_of_five_lives() -> None:
-    settings = ApexSettings(env="ALE/Breakout-v5", max_frames_per_episode=3_000)
+    settings = ApexSettings(env="ALE/Breakout-v5", eval_max_frames_per_episode=3_000)
     network = make_network(settings, environment_spec(settings))
     scores = evaluate(network, settings, 2, seed=6, epsilon=0.5)
     assert len(scores) == 2

@@ -47,7 +47,7 @@ READ_BY = {
     "env": "LAE", "algo": "LAE", "profile": "L", "seed": "LAE", "actors": "LA", "actors_on": "", "envs_per_actor": "LA",
     "minutes": "L", "max_updates": "L", "max_transitions": "L", "target_score": "L", "target_evaluations": "L",
     "sticky_actions": "LAE", "frame_stack": "LAE", "noop_max": "AE", "episodic_life": "A", "fire_on_reset": "AE",
-    "reward_clip": "A", "max_frames_per_episode": "AE", "n_step": "LA", "discount": "LA", "epsilon_base": "A",
+    "reward_clip": "A", "max_frames_per_episode": "A", "n_step": "LA", "discount": "LA", "epsilon_base": "A",
     "epsilon_exponent": "A", "priority_exponent": "LA", "importance_sampling_exponent": "L",
     "priority_epsilon": "LA", "prioritized": "LA", "loss": "LAE", "value_bins": "LAE",
     "value_limit": "LAE", "hidden": "LAE", "network": "LAE", "table": "LAE",
@@ -58,7 +58,7 @@ READ_BY = {
     "target_update_every": "L", "target_mix": "L", "publish_every": "L", "pull_every_frames": "A", "precision": "L",
     "device": "L", "learner_threads": "L", "targets_ahead": "L", "prefetch": "L", "checkpoint_every_s": "L",
     "checkpoints_kept": "L", "average_updates": "L",
-    "eval_every_updates": "E", "eval_episodes": "E", "eval_epsilon": "E", "final_episodes": "E", "dashboard": "",
+    "eval_every_updates": "E", "eval_episodes": "E", "eval_epsilon": "E", "eval_max_frames_per_episode": "E", "final_episodes": "E", "dashboard": "",
     "wandb": "L", "logdir": "LE", "resume": "LE", "host": "", "port": "", "checkpoint_replay": "",
     "checkpoint_replay_every_s": "", "replay_shards": "", "shards_on": "",
 }  # fmt: skip
