@@ -25,7 +25,7 @@ static int check(struct replay_request *request, const struct resp_argument *arg
                          config->name);
     }
     for (uint32_t i = 0; i < config->columns; i++) column_set_add(&request->expected, i);
-    return replay_check_first_priorities(request, &arguments[ADD_PRIORITIES], error);
+    return replay_check_initial_priorities(request, &arguments[ADD_PRIORITIES], error);
 }
 
 int replay_reserve_items(struct replay_request *request, struct error *error) {

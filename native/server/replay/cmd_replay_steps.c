@@ -144,7 +144,7 @@ static int item_check(struct replay_request *request, const struct resp_argument
     for (uint32_t i = 0; i < config->columns; i++)
         if (config->column[i].kind == COLUMN_ITEM || column_is_ragged_window(&config->column[i]))
             column_set_add(&request->expected, i);
-    return replay_check_first_priorities(request, &arguments[ITEM_PRIORITIES], error);
+    return replay_check_initial_priorities(request, &arguments[ITEM_PRIORITIES], error);
 }
 
 static const struct replay_form item_form = {

@@ -37,7 +37,7 @@ int replay_check_priorities(const struct table *table, const struct resp_argumen
     return 0;
 }
 
-int replay_check_first_priorities(const struct replay_request *request, const struct resp_argument *argument,
+int replay_check_initial_priorities(const struct replay_request *request, const struct resp_argument *argument,
                                   struct error *error) {
     uint32_t first = request->n < REPLAY_AT_ONCE_ITEMS ? request->n : REPLAY_AT_ONCE_ITEMS;
     if (replay_parse_priorities(argument, request->n, error)) return -1;

@@ -40,7 +40,7 @@ int replay_columns_spans(struct client *client, const struct replay_request *req
 int replay_parse_priorities(const struct resp_argument *argument, uint32_t n, struct error *error);
 int replay_check_priorities(const struct table *table, const struct resp_argument *argument, uint32_t first,
                             uint32_t count, struct error *error);
-int replay_check_first_priorities(const struct replay_request *request, const struct resp_argument *argument,
-                                  struct error *error);
+int replay_check_initial_priorities(const struct replay_request *request, const struct resp_argument *argument,
+                                    struct error *error);
 
 #endif
