@@ -1,15 +1,13 @@
-"""The learners' equations against float64 loops over the same arrays, to 1e-5; every reference_*.py here is one."""
+"""The learners' equations against float64 loops over the same arrays, to 1e-5."""
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+import reference_equations
 
 torch = pytest.importorskip("torch")
 
@@ -21,24 +19,10 @@ from replay_server.rl.policy_settings import PolicySettings  # noqa: E402
 from replay_server.rl.policy_spec import policy_spec  # noqa: E402
 from replay_server.rl.returns import gae, next_values, v_trace  # noqa: E402
 
-REFERENCES = sorted(Path(__file__).parent.glob("reference_*.py"))
 
-
-@pytest.fixture(params=REFERENCES, ids=[path.stem for path in REFERENCES])
-def reference(request) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(request.param.stem, request.param)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def from_reference(reference: ModuleType, name: str, *arguments: Any, **settings: Any) -> Any:
+def from_reference(name: str, *arguments: Any, **settings: Any) -> Any:
     """What the reference makes of float64 copies of the same arrays."""
-    if not hasattr(reference, name):
-        pytest.skip(f"{reference.__name__} has no {name}")
-    return getattr(reference, name)(*[_plain(argument) for argument in arguments], **settings)
+    return getattr(reference_equations, name)(*[_plain(argument) for argument in arguments], **settings)
 
 
 def _plain(argument: Any) -> Any:
@@ -145,44 +129,44 @@ class FixedNetwork(torch.nn.Module):
 
 
 @pytest.mark.parametrize(("discount", "gae_lambda"), [(0.99, 0.95), (0.99, 1.0), (0.9, 0.0), (1.0, 0.5)])
-def test_gae(reference, batch, discount, gae_lambda):
+def test_gae(batch, discount, gae_lambda):
     arguments = (batch.rewards, batch.values, batch.next_values, batch.terminated, batch.truncated)
     ours = gae(*arguments, discount, gae_lambda)
-    theirs = from_reference(reference, "gae", *arguments, discount, gae_lambda)
+    theirs = from_reference("gae", *arguments, discount, gae_lambda)
     assert_equal(ours[0], theirs[0])
     assert_equal(ours[1], theirs[1])
 
 
 @pytest.mark.parametrize("discount", [0.99, 1.0])
-def test_value_targets_without_lambda_are_discounted_returns(reference, batch, discount):
+def test_value_targets_without_lambda_are_discounted_returns(batch, discount):
     arguments = (batch.rewards, batch.next_values, batch.terminated, batch.truncated, discount)
-    returns = from_reference(reference, "discounted_returns", *arguments)
+    returns = from_reference("discounted_returns", *arguments)
     targets = gae(batch.rewards, batch.values, *arguments[1:4], discount, 1.0)[1]
     assert_equal(targets, returns)
 
 
 @pytest.mark.parametrize(("ratio_clip", "trace_clip"), [(1.0, 1.0), (2.0, 1.0), (1.5, 0.5)])
-def test_v_trace(reference, batch, ratio_clip, trace_clip):
+def test_v_trace(batch, ratio_clip, trace_clip):
     behaviour, target = log_probability(batch, batch.behaviour), log_probability(batch, batch.target)
     arguments = (batch.rewards, batch.values, batch.next_values, batch.terminated, batch.truncated)
     target, behaviour = target.reshape(batch.rewards.shape), behaviour.reshape(batch.rewards.shape)
     ours = v_trace(*arguments, target - behaviour, 0.99, ratio_clip, trace_clip)
-    theirs = from_reference(reference, "v_trace", *arguments, target, behaviour, 0.99, ratio_clip, trace_clip)
+    theirs = from_reference("v_trace", *arguments, target, behaviour, 0.99, ratio_clip, trace_clip)
     assert_equal(ours.targets, theirs[0])
     assert_equal(ours.advantages, theirs[1])
 
 
-def test_standardized_advantages(reference, batch):
+def test_standardized_advantages(batch):
     advantages = gae(batch.rewards, batch.values, batch.next_values, batch.terminated, batch.truncated, 0.99, 0.95)[
         0
     ].flatten()
-    assert_equal(ppo.standardized(advantages), from_reference(reference, "standardized", advantages))
+    assert_equal(ppo.standardized(advantages), from_reference("standardized", advantages))
 
 
 # ---- distributions ---------------------------------------------------------------------------------------------------
 
 
-def test_distributions(reference, batch):
+def test_distributions(batch):
     distribution, p, q = batch.distribution, batch.current, batch.target
     if isinstance(distribution, DiagonalGaussian):
         size = distribution.size
@@ -193,17 +177,17 @@ def test_distributions(reference, batch):
         of_entropy = p_parts
     assert_equal(
         distribution.log_probability(p, batch.actions),
-        from_reference(reference, f"{kind}_log_probability", *p_parts, batch.actions),
+        from_reference(f"{kind}_log_probability", *p_parts, batch.actions),
     )
-    assert_equal(distribution.entropy(p), from_reference(reference, f"{kind}_entropy", *of_entropy))
-    assert_equal(distribution.kl(p, q), from_reference(reference, f"{kind}_kl", *p_parts, *q_parts))
+    assert_equal(distribution.entropy(p), from_reference(f"{kind}_entropy", *of_entropy))
+    assert_equal(distribution.kl(p, q), from_reference(f"{kind}_kl", *p_parts, *q_parts))
 
 
 # ---- losses ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value_clip", [None, 10.0, 0.5])
-def test_ppo_loss(reference, batch, value_clip):
+def test_ppo_loss(batch, value_clip):
     settings = ppo.PpoSettings(
         clip=0.2, value_coefficient=0.7, value_clip=value_clip, entropy_coefficient=0.01, kl_coefficient=0.4
     )
@@ -222,7 +206,6 @@ def test_ppo_loss(reference, batch, value_clip):
     }
     ours = ppo.loss(FixedNetwork(batch, batch.current, values), minibatch, settings)  # pyright: ignore[reportArgumentType]
     theirs = from_reference(
-        reference,
         "ppo_loss",
         log_probability(batch, batch.current),
         behaviour,
@@ -241,14 +224,14 @@ def test_ppo_loss(reference, batch, value_clip):
 
 
 @pytest.mark.parametrize("behaviour_clip", [2.0, 0.8, 1e6])
-def test_impact_ratio_and_loss(reference, batch, behaviour_clip):
+def test_impact_ratio_and_loss(batch, behaviour_clip):
     settings = impact.ImpactSettings(behaviour_clip=behaviour_clip)
     distribution = batch.distribution
     current, behaviour, target = (
         log_probability(batch, parameters) for parameters in (batch.current, batch.behaviour, batch.target)
     )
     ratios = impact.truncated_ratio(current, behaviour, target, behaviour_clip)
-    assert_equal(ratios, from_reference(reference, "impact_ratio", current, behaviour, target, behaviour_clip))
+    assert_equal(ratios, from_reference("impact_ratio", current, behaviour, target, behaviour_clip))
 
     values, targets = batch.values.flatten(), batch.next_values.flatten()
     advantages = batch.rewards.flatten()
@@ -263,7 +246,6 @@ def test_impact_ratio_and_loss(reference, batch, behaviour_clip):
     }
     ours = impact.loss(FixedNetwork(batch, batch.current, values), minibatch, settings)  # pyright: ignore[reportArgumentType]
     theirs = from_reference(
-        reference,
         "impact_loss",
         ratios,
         advantages,
@@ -279,7 +261,7 @@ def test_impact_ratio_and_loss(reference, batch, behaviour_clip):
     assert_equal(ours.total, theirs)
 
 
-def test_impala_loss(reference, batch):
+def test_impala_loss(batch):
     settings = impala.ImpalaSettings(value_coefficient=0.7, entropy_coefficient=0.03)
     values, targets, advantages = (column.flatten() for column in (batch.values, batch.next_values, batch.rewards))
     current, behaviour = (log_probability(batch, parameters) for parameters in (batch.current, batch.behaviour))
@@ -295,13 +277,13 @@ def test_impala_loss(reference, batch):
     ours = impala.loss(FixedNetwork(batch, batch.current, values), minibatch, settings)  # pyright: ignore[reportArgumentType]
     entropies = batch.distribution.entropy(batch.current)
     theirs = from_reference(
-        reference, "impala_loss", current, advantages, values, targets, entropies,
+        "impala_loss", current, advantages, values, targets, entropies,
         value_coefficient=0.7, entropy_coefficient=0.03,
     )  # fmt: skip
     assert_equal(ours.total, theirs)
 
 
 @pytest.mark.parametrize("kl", [0.0, 0.0049, 0.0051, 0.01, 0.0199, 0.0201, 1.0])
-def test_kl_coefficient_moves_both_ways(reference, kl):
+def test_kl_coefficient_moves_both_ways(kl):
     ours = ppo.adapted_kl_coefficient(0.2, kl, 0.01)
-    assert ours == pytest.approx(from_reference(reference, "adapted_kl_coefficient", 0.2, kl, 0.01))
+    assert ours == pytest.approx(from_reference("adapted_kl_coefficient", 0.2, kl, 0.01))
