@@ -10,8 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from played_fragments import fragments_for, weights  # noqa: E402
+
 import replay_server as rs  # noqa: E402
-from replay_server.actors.fragments import FragmentCollector  # noqa: E402
 from replay_server.learner import impact  # noqa: E402
 from replay_server.learner.circular_buffer import circular_buffer  # noqa: E402
 from replay_server.learner.impact import PROFILES, Impact, ImpactSettings  # noqa: E402
@@ -19,7 +20,6 @@ from replay_server.learner.policy_checkpoint import read_policy_checkpoint, writ
 from replay_server.rl.policy_settings import apply_policy_profile  # noqa: E402
 from replay_server.rl.policy_spec import policy_spec  # noqa: E402
 from replay_server.rl.returns import v_trace  # noqa: E402
-from replay_server.rl.weights import module_arrays  # noqa: E402
 
 SETTINGS = ImpactSettings(env="CartPole-v1", steps=16, hidden=16, minibatch_size=24, seed=5, passes=3, buffer_batches=2)
 SPEC = policy_spec(SETTINGS)
@@ -27,18 +27,6 @@ SPEC = policy_spec(SETTINGS)
 
 def make(**changes) -> Impact:
     return Impact(dataclasses.replace(SETTINGS, **changes), SPEC)
-
-
-def fragments_for(learner: Impact, environments: int = 3, version: int = 0) -> dict[str, np.ndarray]:
-    collector = FragmentCollector(learner.settings, SPEC, environments, [learner.settings.seed, version])
-    try:
-        return collector.collect(learner.network, learner.version).fragments
-    finally:
-        collector.close()
-
-
-def weights(network: torch.nn.Module) -> np.ndarray:
-    return np.concatenate([array.ravel() for array in module_arrays(network).values()])
 
 
 def test_the_paper_profile_is_the_papers():

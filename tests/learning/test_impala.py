@@ -10,12 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from replay_server.actors.fragments import FragmentCollector  # noqa: E402
+from played_fragments import fragments_for, weights  # noqa: E402
+
 from replay_server.learner import impala  # noqa: E402
 from replay_server.learner.impala import Impala, ImpalaSettings, minibatches  # noqa: E402
 from replay_server.learner.policy_checkpoint import read_policy_checkpoint, write_policy_checkpoint  # noqa: E402
 from replay_server.rl.policy_spec import policy_spec  # noqa: E402
-from replay_server.rl.weights import module_arrays  # noqa: E402
 
 SETTINGS = ImpalaSettings(
     env="CartPole-v1", steps=16, hidden=16, minibatch_size=32, seed=5, standardize_advantages=False
@@ -25,18 +25,6 @@ SPEC = policy_spec(SETTINGS)
 
 def make(**changes) -> Impala:
     return Impala(dataclasses.replace(SETTINGS, **changes), SPEC)
-
-
-def fragments_for(learner: Impala, environments: int = 3, version: int = 0) -> dict[str, np.ndarray]:
-    collector = FragmentCollector(learner.settings, SPEC, environments, [learner.settings.seed, version])
-    try:
-        return collector.collect(learner.network, learner.version).fragments
-    finally:
-        collector.close()
-
-
-def weights(network: torch.nn.Module) -> np.ndarray:
-    return np.concatenate([array.ravel() for array in module_arrays(network).values()])
 
 
 def set_outputs(learner: Impala, right: float, value: float) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from played_fragments import fragments_for, weights  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-from replay_server.actors.fragments import FragmentCollector  # noqa: E402
 from replay_server.learner import ppo  # noqa: E402
 from replay_server.learner.checkpoint import newest_checkpoint  # noqa: E402
 from replay_server.learner.finite_checks import Diverged  # noqa: E402
@@ -28,20 +28,6 @@ SPEC = policy_spec(SETTINGS)
 
 def make(**changes) -> Ppo:
     return Ppo(dataclasses.replace(SETTINGS, **changes), SPEC)
-
-
-def fragments_for(learner: Ppo, environments: int = 3) -> dict[str, np.ndarray]:
-    collector = FragmentCollector(learner.settings, SPEC, environments, [learner.settings.seed, learner.version])
-    try:
-        return collector.collect(learner.network, learner.version).fragments
-    finally:
-        collector.close()
-
-
-def assert_same_weights(one: torch.nn.Module, other: torch.nn.Module) -> None:
-    theirs = module_arrays(other)
-    for name, array in module_arrays(one).items():
-        np.testing.assert_array_equal(array, theirs[name], err_msg=name)
 
 
 # ---- profiles --------------------------------------------------------------------------------------------------------
@@ -217,7 +203,7 @@ def test_the_order_in_which_fragments_arrive_does_not_matter():
     fragments = fragments_for(one, environments=4)
     shuffled = {name: column[[2, 0, 3, 1]] for name, column in fragments.items()}
     assert one.update(fragments) == other.update(shuffled)
-    assert_same_weights(one.network, other.network)
+    np.testing.assert_array_equal(weights(one.network), weights(other.network))
 
 
 def test_moments_are_merged_after_the_passes_and_published_with_the_weights():
@@ -263,7 +249,7 @@ def test_the_same_seed_learns_the_same_weights_bit_by_bit():
     for learner in (one, other, another):
         for _ in range(2):
             learner.update(fragments_for(learner))
-    assert_same_weights(one.network, other.network)
+    np.testing.assert_array_equal(weights(one.network), weights(other.network))
     assert not torch.equal(one.network.policy_head.weight, another.network.policy_head.weight)
 
 
@@ -273,9 +259,9 @@ def test_a_saved_learner_goes_on_as_it_would_have(tmp_path):
     path = write_policy_checkpoint(tmp_path, learner, {"note": "kept"})
     resumed = make()
     assert read_policy_checkpoint(path, resumed)["note"] == "kept"
-    assert_same_weights(learner.network, resumed.network)
+    np.testing.assert_array_equal(weights(learner.network), weights(resumed.network))
     assert learner.update(fragments_for(learner)) == resumed.update(fragments_for(resumed))
-    assert_same_weights(learner.network, resumed.network)
+    np.testing.assert_array_equal(weights(learner.network), weights(resumed.network))
 
 
 def test_a_learner_that_is_not_finite_is_not_saved_and_one_that_was_is_passed_over(tmp_path):
