@@ -1,6 +1,6 @@
 """What all tests share: skips, tables of their own for each test, and a bare socket that can send anything.
 
-The fixtures that speak to a server ask for the fixtures `server` and `client` of the folder that they are used in.
+The fixtures that speak to a server ask for the fixture `server` of the folder that they are used in.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import functools
 import inspect
 import itertools
 import os
+import shutil
 import signal
+import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -185,6 +188,30 @@ def open_raw() -> Iterator[Callable[[str], Raw]]:
     yield connect
     for connection in opened:
         connection.close()
+
+
+@pytest.fixture
+def client(server: rs.Server) -> Iterator[rs.Client]:
+    with rs.Client(server.url) as made:
+        yield made
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def shim(request: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of the library that the module's `SHIM` makes, for LD_PRELOAD."""
+    if (compiler := shutil.which("cc")) is None:
+        pytest.skip("needs a C compiler")
+    library = str(tmp_path_factory.mktemp("shim") / "shim.so")
+    build = [compiler, "-shared", "-fPIC", "-D_GNU_SOURCE", "-x", "c", "-", "-o", library]
+    subprocess.run(build, input=request.module.SHIM, text=True, check=True)
+    return library
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import time
@@ -86,7 +85,7 @@ def test_writes_are_refused_while_saving_fails_if_rules_ask_for_it(tmp_path: Pat
         client.set("after", 1)
 
 
-FAILING_SYNC = """
+SHIM = """
 #include <errno.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -101,15 +100,9 @@ int fsync(int descriptor) { return sync_unless_failing(SYS_fsync, descriptor); }
 
 
 @pytest.fixture
-def failing_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def failing_sync(shim: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """While it is there every fsync and fdatasync of servers of its folder fails, also of a file written anew."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("needs a C compiler")
-    library = tmp_path / "failing.so"
-    build = [compiler, "-shared", "-fPIC", "-D_GNU_SOURCE", "-x", "c", "-", "-o", str(library)]
-    subprocess.run(build, input=FAILING_SYNC, text=True, check=True)
-    monkeypatch.setenv("LD_PRELOAD", str(library))
+    monkeypatch.setenv("LD_PRELOAD", shim)
     return tmp_path / "fail"
 
 

@@ -34,12 +34,6 @@ def server() -> Iterator[rs.Server]:
 
 
 @pytest.fixture
-def client(server: rs.Server) -> Iterator[rs.Client]:
-    with rs.Client(server.url) as made:
-        yield made
-
-
-@pytest.fixture
 def fake_apex(tmp_path: Path) -> Callable[..., FakeApex]:
     def make(client: rs.Client | None = None, url: str = "", actors: int = 3, name: str = "job") -> FakeApex:
         return FakeApex(tmp_path / name, client, url, actors)

@@ -49,12 +49,6 @@ def server():
         yield server
 
 
-@pytest.fixture
-def client(server):
-    with rs.Client(server.url) as client:
-        yield client
-
-
 def act(settings: ApexSettings, url: str, _: Path) -> None:
     run_actor(settings, url, 0, STOPPED)
 

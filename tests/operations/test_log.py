@@ -22,14 +22,6 @@ import redis
 import replay_server as rs
 from replay_server.server import find_executable
 
-
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 TABLE = rs.Table("t", 10, {"k": rs.Column("int64")})
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -34,19 +33,6 @@ def server() -> Iterator[rs.Server | Elsewhere]:
         yield running
         assert running.running, f"the server died: {running.log()}"
         assert running.stop() == 0, running.log()
-
-
-@pytest.fixture
-def client(server: rs.Server) -> Iterator[rs.Client]:
-    with rs.Client(server.url) as made:
-        yield made
-
-
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(params=[Driver, Asyncio, InProcess], ids=lambda kind: kind.kind)

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,12 @@ import numpy as np
 import pytest
 import redis
 from redis.cluster import RedisCluster
+from shards import wait_for
 
 import replay_server as rs
 from replay_server.topology import Topology, parse_slots, slot_ranges
 
 TABLE = rs.Table("atari", capacity=1001, signature={"x": rs.Column("int64")}, rate_limiter=rs.MinSize(10))
-
-
-def wait_for(condition: Any, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it should have come true within a minute"
-        time.sleep(0.02)
 
 
 def cluster_client(url: str) -> RedisCluster:

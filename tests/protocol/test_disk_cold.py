@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import shutil
 import struct
 import subprocess
 import threading
@@ -87,25 +86,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture(scope="module")
-def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("needs a C compiler")
-    library = tmp_path_factory.mktemp("shim") / "hold.so"
-    build = [compiler, "-shared", "-fPIC", "-D_GNU_SOURCE", "-x", "c", "-", "-o", str(library)]
-    subprocess.run(build, input=SHIM, text=True, check=True)
-    return library
-
-
 @pytest.fixture
-def serve(shim: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., rs.Server]:
+def serve(shim: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., rs.Server]:
     """Starts servers that read from disk only while the folder has no file "hold"."""
     (folder / "data").mkdir()
 
     def start(*tables: rs.Table, **options: Any) -> rs.Server:
         with monkeypatch.context() as environment:
-            environment.setenv("LD_PRELOAD", str(shim))
+            environment.setenv("LD_PRELOAD", shim)
             environment.setenv("TEST_HOLD", str(folder / "hold"))
             return rs.Server(list(tables), directory=folder / "data", **options)
 

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from lent import Lent
 
 import replay_server as rs
+from replay_server.serverless.backends.process import ProcessPlatform
 
 
 @pytest.fixture(scope="module")
@@ -19,13 +21,6 @@ def server() -> Iterator[rs.Server]:
     with rs.Server() as running:
         yield running
         assert running.running, f"the server died: {running.log()}"
-
-
-@pytest.fixture(scope="module")
-def client(server: rs.Server) -> Iterator[rs.Client]:
-    """Connected to it."""
-    with rs.Client(server.url) as made:
-        yield made
 
 
 @pytest.fixture
@@ -80,3 +75,14 @@ def job(client: rs.Client, request: pytest.FixtureRequest) -> Iterator[Callable[
     yield make
     for each in made:
         each.collector.close()
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[ProcessPlatform]:
+    with ProcessPlatform() as platform:
+        yield platform
+
+
+@pytest.fixture
+def platform(workers: ProcessPlatform) -> Lent:
+    return Lent(workers)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -86,12 +86,6 @@ class Job:
 
     def size(self) -> int:
         return self.client.info(self.names.fragments)["size"]
-
-
-@pytest.fixture
-def client(server: rs.Server) -> Iterator[rs.Client]:
-    with rs.Client(server.url) as made:
-        yield made
 
 
 @pytest.fixture

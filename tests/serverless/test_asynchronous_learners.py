@@ -15,11 +15,10 @@ pytest.importorskip("torch")
 import replay_server as rs
 from replay_server.bench.papers.stellaris.recorded_delays import RecordedDelays
 from replay_server.learner.checkpoint import newest_checkpoint
-from replay_server.rl.function_contract import ActorRequest, GradientRequest, Names, ParameterRequest, decode_request
+from replay_server.rl.function_contract import ActorRequest, GradientRequest, Names, ParameterRequest
 from replay_server.rl.run_directory import RunDirectory
 from replay_server.serverless import asynchronous_learners
-from replay_server.serverless.backends.backend import Attempt, FunctionLost, unrecorded
-from replay_server.serverless.backends.process import ProcessPlatform
+from replay_server.serverless.backends.backend import FunctionLost
 from replay_server.serverless.invocation_log import read_invocations
 from replay_server.serverless.orchestrator import Orchestrator
 from replay_server.serverless.rounds import TrainingFailed
@@ -27,40 +26,6 @@ from replay_server.serverless.run_log import read_rounds
 from replay_server.serverless.settings import TrainSettings
 
 STEPS, ENVIRONMENTS, ACTORS = 16, 2, 2
-
-
-class Lent:
-    """A platform that outlives the job that it is lent to; `before` is called with each request that passes."""
-
-    def __init__(self, platform: ProcessPlatform) -> None:
-        self.name, self.memory_mb = platform.name, platform.memory_mb
-        self._platform = platform
-        self.before = lambda request: None
-        self.after = lambda request: None
-
-    def invoke(self, payload: bytes, timeout_s: float) -> bytes:
-        request = decode_request(payload)
-        self.before(request)
-        found = self._platform.invoke(payload, timeout_s)
-        self.after(request)
-        return found
-
-    def prewarm(self, count: int, attempt: Attempt = unrecorded) -> None:
-        self._platform.prewarm(count, attempt)
-
-    def close(self) -> None:
-        pass
-
-
-@pytest.fixture(scope="module")
-def workers():
-    with ProcessPlatform() as platform:
-        yield platform
-
-
-@pytest.fixture
-def platform(workers: ProcessPlatform) -> Lent:
-    return Lent(workers)
 
 
 def settings_of(path: Path, **given: Any) -> TrainSettings:

@@ -13,34 +13,19 @@ import pytest
 
 pytest.importorskip("torch")
 
+from lent import Lent
 from places import PLACES
 
 import replay_server as rs
 from replay_server.rl.function_contract import Names
 from replay_server.rl.run_directory import RunDirectory
-from replay_server.serverless.backends.backend import Attempt, Platform, unrecorded
+from replay_server.serverless.backends.backend import Platform
 from replay_server.serverless.invocation_log import read_invocations
 from replay_server.serverless.orchestrator import Orchestrator
 from replay_server.serverless.run_log import read_rounds
 from replay_server.serverless.settings import TrainSettings
 
 ROUNDS, ACTORS, STEPS = 2, 2, 16
-
-
-class Lent:
-    """A platform that outlives the job that it is lent to."""
-
-    def __init__(self, platform: Platform) -> None:
-        self.name, self.memory_mb, self._platform = platform.name, platform.memory_mb, platform
-
-    def invoke(self, payload: bytes, timeout_s: float) -> bytes:
-        return self._platform.invoke(payload, timeout_s)
-
-    def prewarm(self, count: int, attempt: Attempt = unrecorded) -> None:
-        self._platform.prewarm(count, attempt)
-
-    def close(self) -> None:
-        pass
 
 
 def run(path: Path, platform: Platform, server: rs.Server, **learning: Any) -> dict[str, np.ndarray]:

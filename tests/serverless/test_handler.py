@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -346,26 +345,19 @@ def test_work_that_was_committed_in_time_is_answered_after_its_deadline(server, 
 # ---- what an instance keeps ------------------------------------------------------------------------------------------
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
-def test_a_warm_function_finds_a_server_again_that_was_restarted(names):
-    port = free_port()
+def test_a_warm_function_finds_a_server_again_that_was_restarted(names, free_port):
     spec = policy_spec(SETTINGS)
     for sequence in range(2):
-        with rs.Server(port=port) as server, rs.Client(server.url) as client:
+        with rs.Server(port=free_port) as server, rs.Client(server.url) as client:
             client.create_table(fragment_table(names.fragments, SETTINGS, spec, 4))
             initialise(SETTINGS, spec, client, names)
             assert done(ask(actor(server.url, names, request=f"act-{sequence}")))["version"] == 0
             assert client.info(names.fragments)["size"] == ENVIRONMENTS
 
 
-def test_a_server_that_is_away_is_a_failure_worth_another_attempt(names, monkeypatch):
+def test_a_server_that_is_away_is_a_failure_worth_another_attempt(names, monkeypatch, free_port):
     monkeypatch.setattr(function, "CONNECT_S", 0.1)
-    url = f"redis://127.0.0.1:{free_port()}"
+    url = f"redis://127.0.0.1:{free_port}"
     failed(ask(actor(url, names)), "ConnectionLost", retry=True)
 
 

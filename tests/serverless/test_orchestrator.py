@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,11 @@ pytest.importorskip("torch")
 import replay_server as rs
 from replay_server.actors.rollout import run_actor
 from replay_server.learner.loop import run_learner
-from replay_server.rl.function_contract import ActorRequest, LearnerRequest, Names, decode_request
+from replay_server.rl.function_contract import ActorRequest, LearnerRequest, Names
 from replay_server.rl.run_directory import RunDirectory
 from replay_server.rl.settings import ApexSettings
 from replay_server.serverless import lease
-from replay_server.serverless.backends.backend import Attempt, FunctionLost, unrecorded
-from replay_server.serverless.backends.process import ProcessPlatform
+from replay_server.serverless.backends.backend import FunctionLost
 from replay_server.serverless.cost import Bill
 from replay_server.serverless.invocation_log import read_invocations
 from replay_server.serverless.lease import JobInUse
@@ -33,25 +31,6 @@ from replay_server.serverless.run_log import read_rounds
 from replay_server.serverless.settings import TrainSettings
 
 STEPS, ENVIRONMENTS = 8, 2
-
-
-class Lent:
-    """A platform that outlives the job that it is lent to; `before` is called with each request that passes."""
-
-    def __init__(self, platform: ProcessPlatform) -> None:
-        self.name, self.memory_mb = platform.name, platform.memory_mb
-        self._platform = platform
-        self.before = lambda request: None
-
-    def invoke(self, payload: bytes, timeout_s: float) -> bytes:
-        self.before(decode_request(payload))
-        return self._platform.invoke(payload, timeout_s)
-
-    def prewarm(self, count: int, attempt: Attempt = unrecorded) -> None:
-        self._platform.prewarm(count, attempt)
-
-    def close(self) -> None:
-        pass
 
 
 class Steps:
@@ -71,23 +50,6 @@ class Steps:
 
     def restore(self, state: Any) -> None:
         self.given = int(state["given"])
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[ProcessPlatform]:
-    with ProcessPlatform() as platform:
-        yield platform
-
-
-@pytest.fixture
-def platform(workers: ProcessPlatform) -> Lent:
-    return Lent(workers)
-
-
-@pytest.fixture
-def client(server: rs.Server) -> Iterator[rs.Client]:
-    with rs.Client(server.url) as client:
-        yield client
 
 
 def settings_of(path: Path, **given: Any) -> TrainSettings:

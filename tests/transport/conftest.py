@@ -208,12 +208,6 @@ def server(site: Site) -> Iterator[LabServer]:
 
 
 @pytest.fixture
-def client(server: LabServer) -> Iterator[rs.Client]:
-    with rs.Client(server.url) as made:
-        yield made
-
-
-@pytest.fixture
 def own_server(site: Site) -> Iterator[LabServer]:
     """A server that the test may end."""
     server = site.serve()
