@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
@@ -222,24 +223,23 @@ SCAN_OPTIONS = some(
 ).map(lambda options: (b"COUNT", b"1000", *options))
 
 
-def run_random_sequences(pair: Pair, commands: list[Commands], examples: int = 60, longest: int = 60) -> None:
-    """Random sequences of these commands, each from empty databases, must get the same replies from both servers."""
-
-    @settings(max_examples=examples, deadline=None, suppress_health_check=SLOW_IS_FINE, database=None, derandomize=True)
-    @given(st.lists(st.one_of(*commands), min_size=1, max_size=longest))
-    def run(sequence: list[Command]) -> None:
-        pair.run((b"SELECT", b"0"), (b"FLUSHALL",))
-        note(repr(sequence))
-        pair.run(*sequence)
-
-    run()
+LENGTHS = pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["short", "long"])
 
 
-def run_long_random_sequences(pair: Pair, commands: list[Commands]) -> None:
-    """As run_random_sequences, longer, more, and other ones every time: for tests marked slow."""
+def run_random_sequences(
+    pair: Pair, commands: list[Commands], *, long: bool = False, examples: int = 60, longest: int = 60
+) -> None:
+    """Random sequences of these commands, each from empty databases, must get the same replies from both servers.
 
-    @settings(max_examples=300, deadline=None, suppress_health_check=SLOW_IS_FINE, database=None)
-    @given(st.lists(st.one_of(*commands), min_size=20, max_size=200))
+    `long`: longer, more, and other ones every time.
+    """
+    if long:
+        examples, longest = 300, 200
+
+    @settings(
+        max_examples=examples, deadline=None, suppress_health_check=SLOW_IS_FINE, database=None, derandomize=not long
+    )
+    @given(st.lists(st.one_of(*commands), min_size=20 if long else 1, max_size=longest))
     def run(sequence: list[Command]) -> None:
         pair.run((b"SELECT", b"0"), (b"FLUSHALL",))
         note(repr(sequence))

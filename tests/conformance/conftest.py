@@ -152,6 +152,14 @@ def our_peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
         yield Peer("ours", path)
 
 
+@pytest.fixture
+def client(our_peer: Peer) -> Iterator[redis.Redis]:
+    """Of ours alone, which is empty."""
+    with redis.Redis(unix_socket_path=str(our_peer.unix_path)) as connected:
+        connected.flushall()
+        yield connected
+
+
 @pytest.fixture(scope="session")
 def peers(redis_peer: Peer, our_peer: Peer) -> tuple[Peer, Peer]:
     """(redis, ours)"""

@@ -9,11 +9,11 @@ import pytest
 from against_redis import (
     INTEGERS,
     KEYS,
+    LENGTHS,
     ODD_NUMBERS,
     Pair,
     cased,
     command,
-    run_long_random_sequences,
     run_random_sequences,
     some,
     words,
@@ -98,13 +98,9 @@ COMMANDS = [
 ]
 
 
-def test_random_bits_agree(pair: Pair) -> None:
-    run_random_sequences(pair, COMMANDS, examples=150)
-
-
-@pytest.mark.slow
-def test_long_random_bits_agree(pair: Pair) -> None:
-    run_long_random_sequences(pair, COMMANDS)
+@LENGTHS
+def test_random_bits_agree(pair: Pair, long: bool) -> None:
+    run_random_sequences(pair, COMMANDS, long=long, examples=150)
 
 
 def test_counts_and_positions_in_all_ranges_of_a_string_agree(pair: Pair) -> None:

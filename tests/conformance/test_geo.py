@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from against_redis import (
     KEYS,
+    LENGTHS,
     ODD_NUMBERS,
     Pair,
     cased,
     command,
-    run_long_random_sequences,
     run_random_sequences,
     some,
     words,
@@ -81,13 +80,9 @@ COMMANDS = [
 ]  # fmt: skip
 
 
-def test_random_places_agree(pair: Pair) -> None:
-    run_random_sequences(pair, COMMANDS, examples=150, longest=50)
-
-
-@pytest.mark.slow
-def test_long_random_places_agree(pair: Pair) -> None:
-    run_long_random_sequences(pair, COMMANDS)
+@LENGTHS
+def test_random_places_agree(pair: Pair, long: bool) -> None:
+    run_random_sequences(pair, COMMANDS, long=long, examples=150, longest=50)
 
 
 def fill(pair: Pair, key: bytes, places: list[tuple[float, float]]) -> None:
@@ -134,25 +129,6 @@ def test_large_searches_agree(pair: Pair) -> None:
         "ZRANGE d 0 -1 WITHSCORES",
     ):
         pair.words(line)
-
-
-def test_what_keyspace_events_tell_agrees(pair: Pair) -> None:
-    pair.words("FLUSHALL")
-    pair.words("CONFIG SET notify-keyspace-events KEA")
-    listeners = [peer.connect() for peer in pair.peers]
-    for listener in listeners:
-        listener.run(b"PSUBSCRIBE", b"__key*__:*")
-    for line in (
-        "GEOADD k 1 1 a 2 2 b", "GEOADD k 1 1 a", "GEOSEARCHSTORE d k FROMLONLAT 1 1 BYRADIUS 500 km",
-        "GEORADIUS k 1 1 500 km STORE e", "GEORADIUSBYMEMBER k a 500 km STOREDIST e",
-        "GEOSEARCHSTORE d k FROMLONLAT 50 1 BYRADIUS 5 km", "GEORADIUS nothing 1 1 500 km STORE e", "DEL k",
-    ):  # fmt: skip
-        pair.words(line)
-    told = [[listener.read() for _ in range(14)] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    pair.words('CONFIG SET notify-keyspace-events ""')
-    assert told[0] == told[1]
 
 
 def test_keys_of_requests_agree(pair: Pair) -> None:

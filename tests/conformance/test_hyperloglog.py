@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from against_redis import (
     KEYS,
+    LENGTHS,
     Pair,
     command,
-    run_long_random_sequences,
     run_random_sequences,
     some,
     words,
@@ -59,13 +58,9 @@ COMMANDS = [
 ]
 
 
-def test_random_sketches_agree(pair: Pair) -> None:
-    run_random_sequences(pair, COMMANDS, examples=120, longest=40)
-
-
-@pytest.mark.slow
-def test_long_random_sketches_agree(pair: Pair) -> None:
-    run_long_random_sequences(pair, COMMANDS)
+@LENGTHS
+def test_random_sketches_agree(pair: Pair, long: bool) -> None:
+    run_random_sequences(pair, COMMANDS, long=long, examples=120, longest=40)
 
 
 def test_sketches_are_the_same_bytes_while_they_grow(pair: Pair) -> None:
@@ -121,21 +116,6 @@ def test_damaged_sketches_are_refused_alike(pair: Pair) -> None:
     for sketch in DAMAGED:
         pair.words("FLUSHALL")
         pair.run((b"SET", b"k", sketch), (b"PFCOUNT", b"k"), (b"PFCOUNT", b"k", b"nothing"), (b"PFMERGE", b"d", b"k"))
-
-
-def test_what_keyspace_events_tell_agrees(pair: Pair) -> None:
-    pair.words("FLUSHALL")
-    pair.words("CONFIG SET notify-keyspace-events KEA")
-    listeners = [peer.connect() for peer in pair.peers]
-    for listener in listeners:
-        listener.run(b"PSUBSCRIBE", b"__key*__:*")
-    for line in ("PFADD k a", "PFADD k a", "PFCOUNT k", "PFCOUNT k", "PFADD k b", "PFMERGE d k", "DEL k", "DEL d"):
-        pair.words(line)
-    told = [[listener.read() for _ in range(10)] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    pair.words('CONFIG SET notify-keyspace-events ""')
-    assert told[0] == told[1]
 
 
 def test_errors_agree(pair: Pair) -> None:

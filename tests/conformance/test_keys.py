@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from against_redis import KEYS, Pair, command, run_long_random_sequences, run_random_sequences, some, words
+from against_redis import KEYS, LENGTHS, Pair, command, run_random_sequences, some, words
 from hypothesis import strategies as st
 
 DATABASES = st.sampled_from([b"0", b"1", b"2", b"2"])
@@ -47,13 +47,9 @@ COMMANDS = [
 ]
 
 
-def test_random_moves_between_databases_agree(pair: Pair) -> None:
-    run_random_sequences(pair, COMMANDS)
-
-
-@pytest.mark.slow
-def test_long_random_moves_between_databases_agree(pair: Pair) -> None:
-    run_long_random_sequences(pair, COMMANDS)
+@LENGTHS
+def test_random_moves_between_databases_agree(pair: Pair, long: bool) -> None:
+    run_random_sequences(pair, COMMANDS, long=long)
 
 
 def test_options_and_errors_agree(pair: Pair) -> None:

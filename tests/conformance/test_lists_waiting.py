@@ -9,11 +9,11 @@ import pytest
 from against_redis import (
     INTEGERS,
     KEYS,
+    LENGTHS,
     NUMBERS,
     VALUES,
     Pair,
     command,
-    run_long_random_sequences,
     run_random_sequences,
     some,
     words,
@@ -72,13 +72,9 @@ def prompt_timeouts(redis_peer: Any) -> None:
     connection.close()
 
 
-def test_random_moves_and_pops_agree(pair: Pair) -> None:
-    run_random_sequences(pair, COMMANDS, examples=40, longest=40)
-
-
-@pytest.mark.slow
-def test_long_random_moves_and_pops_agree(pair: Pair) -> None:
-    run_long_random_sequences(pair, COMMANDS)
+@LENGTHS
+def test_random_moves_and_pops_agree(pair: Pair, long: bool) -> None:
+    run_random_sequences(pair, COMMANDS, long=long, examples=40, longest=40)
 
 
 def test_options_and_errors_agree(pair: Pair) -> None:

@@ -20,13 +20,6 @@ import replay_server
 
 
 @pytest.fixture
-def client(our_peer: Any) -> Iterator[redis.Redis]:
-    with redis.Redis(unix_socket_path=str(our_peer.unix_path)) as connected:
-        connected.flushall()
-        yield connected
-
-
-@pytest.fixture
 def impatient() -> Iterator[Any]:
     """A server that says BUSY soon, and the URL of it."""
     with replay_server.Server([], config={"busy-reply-threshold": 100}) as server:

@@ -63,6 +63,10 @@ def heard(pair: Pair, listeners: list[Any]) -> list[tuple[bytes, bytes]]:
         "ZADD z 1 a 2 b;ZADD y 1 a;ZUNIONSTORE d 2 z y;ZINTERSTORE d 2 z y;ZDIFFSTORE d 2 z y;ZINTERSTORE d 2 z nosuch",
         "ZADD z 1 a 2 b;ZRANGESTORE d z 0 -1;ZRANGESTORE d z 5 6;BZPOPMIN z 0;BZPOPMAX z 0;ZADD z 1 a;BZMPOP 0 1 z MIN",
         "RPUSH l 3 1 2;SORT l STORE d;SORT nosuch STORE d;SORT l",
+        "GEOADD k 1 1 a 2 2 b;GEOADD k 1 1 a;GEOSEARCHSTORE d k FROMLONLAT 1 1 BYRADIUS 500 km;"
+        "GEORADIUS k 1 1 500 km STORE e;GEORADIUSBYMEMBER k a 500 km STOREDIST e;"
+        "GEOSEARCHSTORE d k FROMLONLAT 50 1 BYRADIUS 5 km;GEORADIUS nothing 1 1 500 km STORE e;DEL k",
+        "PFADD k a;PFADD k a;PFCOUNT k;PFCOUNT k;PFADD k b;PFMERGE d k;DEL k;DEL d",
         "MULTI;SET a 1;INCR a;EXEC",
         "GET a;LRANGE a 0 -1;STRLEN a;FLUSHDB;SET a 1;FLUSHALL",
     ],

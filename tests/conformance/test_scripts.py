@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,14 +13,6 @@ import redis.asyncio
 from against_redis import KEYS, SLOW_IS_FINE, VALUES, Pair
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-
-@pytest.fixture
-def client(our_peer: Any) -> Iterator[redis.Redis]:
-    with redis.Redis(unix_socket_path=str(our_peer.unix_path)) as connected:
-        connected.flushall()
-        yield connected
-
 
 # ---- against Redis ----------------------------------------
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from against_redis import (
+    LENGTHS,
     PATTERNS,
     Commands,
     Keys,
     Pair,
     cased,
     command,
-    run_long_random_sequences,
     run_random_sequences,
     some,
     words,
@@ -85,15 +85,10 @@ ONE_KEY = st.just(b"a")
 FAMILIES = {"one set": sets(ONE_KEY), "sets": sets(KEYS), "all": [*sets(KEYS), *sets(KEYS), *OTHERS]}
 
 
+@LENGTHS
 @pytest.mark.parametrize("family", FAMILIES)
-def test_random_sequences_get_the_same_replies(pair: Pair, family: str) -> None:
-    run_random_sequences(pair, FAMILIES[family])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-def test_long_random_sequences_get_the_same_replies(pair: Pair, family: str) -> None:
-    run_long_random_sequences(pair, FAMILIES[family])
+def test_random_sequences_get_the_same_replies(pair: Pair, family: str, long: bool) -> None:
+    run_random_sequences(pair, FAMILIES[family], long=long)
 
 
 NAMES = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from against_redis import Commands, Pair, cased, command, run_long_random_sequences, run_random_sequences, some, words
+from against_redis import LENGTHS, Commands, Pair, cased, command, run_random_sequences, some, words
 from hypothesis import strategies as st
 
 KEYS = st.sampled_from([b"list", b"set", b"zset", b"list", b"set", b"zset", b"string", b"out", b"missing"])
@@ -105,15 +105,10 @@ def with_weights(commands: list[Commands]) -> list[Commands]:
     return [*commands, *(st.just(weights) for weights in WEIGHTS[:3])]
 
 
+@LENGTHS
 @pytest.mark.parametrize("commands", [with_weights(MIXED), TEXTS_TOO], ids=["numbers", "texts"])
-def test_random_sequences_get_the_same_replies(pair: Pair, commands: list[Commands]) -> None:
-    run_random_sequences(pair, commands)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("commands", [with_weights(MIXED), TEXTS_TOO], ids=["numbers", "texts"])
-def test_long_random_sequences_get_the_same_replies(pair: Pair, commands: list[Commands]) -> None:
-    run_long_random_sequences(pair, commands)
+def test_random_sequences_get_the_same_replies(pair: Pair, commands: list[Commands], long: bool) -> None:
+    run_random_sequences(pair, commands, long=long)
 
 
 def test_every_pattern_leads_where_it_does_in_redis(pair: Pair) -> None:

@@ -16,7 +16,6 @@ from against_redis import (
     Pair,
     cased,
     command,
-    run_long_random_sequences,
     run_random_sequences,
     some,
     words,
@@ -194,7 +193,7 @@ FEW = st.sampled_from([b"a", b"b"])
     ids=["ranges", "by member", "algebra", "pops"],
 )
 def test_long_random_sequences(pair: Pair, commands: list[Commands]) -> None:
-    run_long_random_sequences(pair, commands)
+    run_random_sequences(pair, commands, long=True)
 
 
 def lines(text: str) -> list[str]:

@@ -16,6 +16,7 @@ from against_redis import (
     GETEX_OPTIONS,
     INTEGERS,
     KEYS,
+    LENGTHS,
     NEARER,
     OFFSETS,
     PATTERNS,
@@ -31,7 +32,6 @@ from against_redis import (
     Pair,
     cased,
     command,
-    run_long_random_sequences,
     run_random_sequences,
     some,
     words,
@@ -185,15 +185,10 @@ def is_open_in_redis(command: Command) -> bool:
     return name in {b"scan", b"hscan"} and b"1000" not in command and len(command) > 1
 
 
+@LENGTHS
 @pytest.mark.parametrize("family", FAMILIES)
-def test_random_sequences_get_the_same_replies(pair: Pair, family: str) -> None:
-    run_random_sequences(pair, FAMILIES[family])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-def test_long_random_sequences_get_the_same_replies(pair: Pair, family: str) -> None:
-    run_long_random_sequences(pair, FAMILIES[family])
+def test_random_sequences_get_the_same_replies(pair: Pair, family: str, long: bool) -> None:
+    run_random_sequences(pair, FAMILIES[family], long=long)
 
 
 def test_arbitrary_arguments_get_the_same_errors(pair: Pair) -> None:

@@ -12,6 +12,7 @@ import redis
 from against_redis import (
     INTEGERS,
     KEYS,
+    LENGTHS,
     ODD_NUMBERS,
     VALUES,
     Commands,
@@ -19,7 +20,6 @@ from against_redis import (
     Pair,
     cased,
     command,
-    run_long_random_sequences,
     run_random_sequences,
     some,
     words,
@@ -169,9 +169,10 @@ def usual_settings(pair: Pair) -> Iterator[None]:
     pair.words("CONFIG SET stream-node-max-entries 100")
 
 
+@LENGTHS
 @KINDS
-def test_random_sequences(pair: Pair, commands: list[Commands]) -> None:
-    run_random_sequences(pair, commands, examples=15, longest=40)
+def test_random_sequences(pair: Pair, commands: list[Commands], long: bool) -> None:
+    run_random_sequences(pair, commands, long=long, examples=15, longest=40)
 
 
 @pytest.mark.parametrize("line", ["XADD a {} f v", "XREAD STREAMS a {}", "XRANGE a {} +"])
@@ -207,12 +208,6 @@ def test_the_last_id_stays_above_what_was_deleted(pair: Pair) -> None:
     assert pair.ours.read()[1].startswith(b"ERR The ID specified in XSETID is smaller than current max_deleted")
     pair.words("XINFO STREAM a")
     pair.words("XSETID a 7-8")
-
-
-@pytest.mark.slow
-@KINDS
-def test_long_random_sequences(pair: Pair, commands: list[Commands]) -> None:
-    run_long_random_sequences(pair, commands)
 
 
 # ---- waiting ----------------------------------------------------------------------------------------------------

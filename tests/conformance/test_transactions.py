@@ -26,13 +26,6 @@ def other(pair: Pair, peers: Any) -> Iterator[Pair]:
     connected.close()
 
 
-@pytest.fixture
-def client(our_peer: Any) -> Iterator[redis.Redis]:
-    with redis.Redis(unix_socket_path=str(our_peer.unix_path)) as connected:
-        connected.flushall()
-        yield connected
-
-
 # ---- against Redis -----------------------------------------------------------------------------------------------
 
 STEPS = [
