@@ -8,11 +8,18 @@ from __future__ import annotations
 import random
 import struct
 import time
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
 import pytest
 from peers import ACK, PUSH, RST, Peer
+
+
+@pytest.fixture(autouse=True)
+def own_stack(site: Any) -> None:
+    if site.transport != "dpdk":
+        pytest.skip("it is the stack of dpdk that counts what it sends again")
 
 
 def block(left: int, right: int) -> bytes:
@@ -45,12 +52,8 @@ def take_after_losing(peer: Peer, size_bytes: int, lost: set[int], selective: bo
 
 
 @pytest.mark.parametrize("selective", [False, True], ids=["without-sack", "with-sack"])
-def test_frames_that_are_lost_are_sent_again_before_a_timer_runs_out(
-    site: Any, client: Any, peer: Peer, selective: bool
-) -> None:
+def test_frames_that_are_lost_are_sent_again_before_a_timer_runs_out(client: Any, peer: Peer, selective: bool) -> None:
     """A peer that says nothing of what it has beyond a gap gets one frame again a round trip."""
-    if site.transport != "dpdk":
-        pytest.skip("it is the stack of dpdk that counts recoveries")
     value = random.Random(6).randbytes(40_000)
     client.redis.set("again", value)
     before = client.redis.info("transport")
@@ -93,8 +96,25 @@ def counted(client: Any) -> dict[str, int]:
     }
 
 
-def gained(client: Any, before: dict[str, int]) -> dict[str, int]:
-    return {name: value - before[name] for name, value in counted(client).items() if value != before[name]}
+def connections(
+    client: Any, peer: Peer, found: dict[str, int], until: Callable[[dict[str, int]], Any], pause_s: float = 0.0
+) -> Iterator[None]:
+    """Opens one after the other, until what was counted during one, which is in `found` then, tells that this machine
+    did nothing else meanwhile."""
+    for _ in range(20):
+        peer.open(options=b"\x04\x02\x01\x01", pause_s=pause_s)
+        before = counted(client)
+        yield
+        found.clear()
+        found.update({name: value - before[name] for name, value in counted(client).items() if value != before[name]})
+        peer.say(RST | ACK)
+        peer.port += 1
+        if until(found):
+            return
+
+
+def no_timeout(found: dict[str, int]) -> bool:
+    return "timeouts" not in found
 
 
 FRAME_BYTES = 536
@@ -111,37 +131,24 @@ FRAME_BYTES = 536
     ids=["the-last", "the-last-three", "the-last-but-one"],
 )
 def test_the_end_of_a_reply_does_not_wait_for_the_timer(
-    site: Any, client: Any, peer: Peer, lost: list[int], expected: dict[str, int]
+    client: Any, peer: Peer, lost: list[int], expected: dict[str, int]
 ) -> None:
     """Nothing came after it that would have shown its loss: it stood still for 200 ms, or for a second."""
-    if site.transport != "dpdk":
-        pytest.skip("it is the stack of dpdk that counts probes")
     value = random.Random(7).randbytes(5 * FRAME_BYTES)
     client.redis.set("tail", value)
     reply = b"$%d\r\n%b\r\n" % (len(value), value)
-    for _ in range(20):
-        before = counted(client)
-        peer.open(options=b"\x04\x02\x01\x01")
+    for _ in connections(client, peer, found := {}, no_timeout):
         peer.say(PUSH | ACK, b"GET tail\r\n")
         assert take_after_losing_at(peer, len(reply), list(lost)) == reply
         peer.say(PUSH | ACK, b"PING\r\n")  # what answers this acknowledges more than the probe
         assert peer.take(7, seconds=60) == b"+PONG\r\n"
-        found = gained(client, before)
-        peer.say(RST | ACK)
-        peer.port += 1
-        if "timeouts" not in found:  # this machine did nothing else meanwhile
-            break
     client.redis.delete("tail")
     assert found == expected
 
 
-def test_a_reply_that_was_only_acknowledged_late_is_no_loss(site: Any, client: Any, peer: Peer) -> None:
+def test_a_reply_that_was_only_acknowledged_late_is_no_loss(client: Any, peer: Peer) -> None:
     """A peer that says that it has the probe's data twice."""
-    if site.transport != "dpdk":
-        pytest.skip("it is the stack of dpdk that counts probes")
-    for _ in range(20):
-        before = counted(client)
-        peer.open(options=b"\x04\x02\x01\x01")
+    for _ in connections(client, peer, found := {}, no_timeout):
         peer.say(PUSH | ACK, b"PING\r\n")
         first, again = islice((segment for segment in peer.segments(60) if segment.data), 2)
         assert first.data == again.data == b"+PONG\r\n"
@@ -149,44 +156,26 @@ def test_a_reply_that_was_only_acknowledged_late_is_no_loss(site: Any, client: A
         peer.say(ACK, options=block(first.sequence, first.sequence + 7))
         peer.say(PUSH | ACK, b"PING\r\n")
         assert peer.take(7, seconds=60) == b"+PONG\r\n"
-        found = gained(client, before)
-        peer.say(RST | ACK)
-        peer.port += 1
-        if "timeouts" not in found:
-            break
     assert found == {"tail_probes": 1}
 
 
-def test_what_is_lost_when_it_is_sent_again_does_not_wait_for_the_timer(site: Any, client: Any, peer: Peer) -> None:
+def test_what_is_lost_when_it_is_sent_again_does_not_wait_for_the_timer(client: Any, peer: Peer) -> None:
     """Only new data told of it, and at the end of a reply there is none. Now what was sent again after it does, too."""
-    if site.transport != "dpdk":
-        pytest.skip("it is the stack of dpdk that counts recoveries")
     value = random.Random(8).randbytes(9 * FRAME_BYTES)
     client.redis.set("again", value)
     reply = b"$%d\r\n%b\r\n" % (len(value), value)
-    for _ in range(20):
-        before = counted(client)
-        peer.open(options=b"\x04\x02\x01\x01")
+    for _ in connections(client, peer, found := {}, no_timeout):
         peer.say(PUSH | ACK, b"GET again\r\n")
         # Quicker answers than any before would be taken for those to what was sent first.
         assert take_after_losing_at(peer, len(reply), [0, 3 * FRAME_BYTES, 0], pause_s=0.02) == reply
-        found = gained(client, before)
-        peer.say(RST | ACK)
-        peer.port += 1
-        if "timeouts" not in found:
-            break
     client.redis.delete("again")
     assert found == {"recoveries": 1}
 
 
-def test_a_recovery_from_frames_that_were_only_late_is_undone(site: Any, client: Any, peer: Peer) -> None:
+def test_a_recovery_from_frames_that_were_only_late_is_undone(client: Any, peer: Peer) -> None:
     """The window stayed small for seconds, although nothing was lost."""
-    if site.transport != "dpdk":
-        pytest.skip("it is the stack of dpdk that counts recoveries")
     client.redis.set("late", b"9" * 9 * FRAME_BYTES)
-    for _ in range(20):
-        before = counted(client)
-        peer.open(options=b"\x04\x02\x01\x01")
+    for _ in connections(client, peer, found := {}, lambda found: not found.keys() & {"timeouts", "tail_probes"}):
         peer.say(PUSH | ACK, b"GET late\r\n")
         segments = (segment for segment in peer.segments(60) if segment.data)
         came = list(islice(segments, 10))
@@ -199,19 +188,12 @@ def test_a_recovery_from_frames_that_were_only_late_is_undone(site: Any, client:
             peer.say(ACK, options=block(segment.sequence, segment.sequence + len(segment.data)))
         peer.say(PUSH | ACK, b"PING\r\n")
         assert peer.take(7, seconds=60) == b"+PONG\r\n"
-        found = gained(client, before)
-        peer.say(RST | ACK)
-        peer.port += 1
-        if "timeouts" not in found and "tail_probes" not in found:
-            break
     client.redis.delete("late")
     assert found == {"recoveries": 1, "undone": 1}
 
 
-def test_a_frame_that_came_twice_is_reported(site: Any, client: Any, peer: Peer) -> None:
+def test_a_frame_that_came_twice_is_reported(peer: Peer) -> None:
     """Without the report a client cannot tell that it sent again too early, and goes on with a small window."""
-    if site.transport != "dpdk":
-        pytest.skip("it is the stack of dpdk that is meant")
     peer.open(options=b"\x04\x02\x01\x01")
     begin = peer.next
     peer.say(PUSH | ACK, b"PING\r\n")
@@ -223,15 +205,11 @@ def test_a_frame_that_came_twice_is_reported(site: Any, client: Any, peer: Peer)
     assert peer.take(7, seconds=60) == b"+PONG\r\n"
 
 
-def test_a_timeout_is_undone_when_what_was_sent_before_it_comes(site: Any, client: Any, peer: Peer) -> None:
+def test_a_timeout_is_undone_when_what_was_sent_before_it_comes(client: Any, peer: Peer) -> None:
     """What was acknowledged too late for the timer was sent again as if it had been lost. The reply is longer than what
     a timeout sends again at first, of which an acknowledgement tells nothing."""
-    if site.transport != "dpdk":
-        pytest.skip("it is the stack of dpdk that counts timeouts")
     client.redis.set("late", b"3" * 60 * FRAME_BYTES)
-    for _ in range(20):
-        before = counted(client)
-        peer.open(options=b"\x04\x02\x01\x01")
+    for _ in connections(client, peer, found := {}, lambda found: found.get("timeouts") == 1):
         peer.say(PUSH | ACK, b"GET late\r\n")
         begin = peer.expected
         for segment in (segment for segment in peer.segments(60) if segment.data):
@@ -240,24 +218,16 @@ def test_a_timeout_is_undone_when_what_was_sent_before_it_comes(site: Any, clien
             peer._joined(segment)
         peer.say(PUSH | ACK, b"PING\r\n")
         assert peer.take(7, seconds=60) == b"+PONG\r\n"
-        found = gained(client, before)
-        peer.say(RST | ACK)
-        peer.port += 1
-        if found.get("timeouts") == 1:
-            break
     client.redis.delete("late")
     assert found == {"tail_probes": 1, "timeouts": 1, "undone": 1}
 
 
-def test_frames_that_overtake_many_others_are_no_loss_once_one_was_seen(site: Any, client: Any, peer: Peer) -> None:
+def test_frames_that_overtake_many_others_are_no_loss_once_one_was_seen(client: Any, peer: Peer) -> None:
     """Three frames beyond a gap meant that it was lost, however the network was."""
-    if site.transport != "dpdk":
-        pytest.skip("it is the stack of dpdk that counts recoveries")
     client.redis.set("two", b"2" * FRAME_BYTES)
     client.redis.set("eight", b"8" * 7 * FRAME_BYTES)
-    for _ in range(20):
-        peer.open(options=b"\x04\x02\x01\x01", pause_s=0.2)  # a frame may be late by a quarter of it
-        before = counted(client)
+    # A frame may be late by a quarter of the pause.
+    for _ in connections(client, peer, found := {}, lambda found: not found, pause_s=0.2):
         for key, frames in (("two", 2), ("eight", 8)):
             peer.say(PUSH | ACK, b"GET %b\r\n" % key.encode())
             came = list(islice((segment for segment in peer.segments(60) if segment.data), frames))
@@ -271,10 +241,5 @@ def test_frames_that_overtake_many_others_are_no_loss_once_one_was_seen(site: An
             peer.say(ACK)
         peer.say(PUSH | ACK, b"PING\r\n")
         assert peer.take(7, seconds=60) == b"+PONG\r\n"
-        found = gained(client, before)
-        peer.say(RST | ACK)
-        peer.port += 1
-        if not found:  # the two acknowledgements came shortly after each other
-            break
     client.redis.delete("two", "eight")
     assert found == {}
