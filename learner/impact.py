@@ -24,7 +24,15 @@ from torch import Tensor, nn
 
 from replay_server.learner.circular_buffer import CircularBufferSettings
 from replay_server.learner.ppo import adapted_kl_coefficient, standardized, surrogate
-from replay_server.learner.sgd import Means, descend, explained_variance, minibatches, order_generator
+from replay_server.learner.sgd import (
+    Means,
+    PolicyLoss,
+    PolicyStatistics,
+    descend,
+    explained_variance,
+    minibatches,
+    order_generator,
+)
 from replay_server.learner.truncation import LIMIT, truncated_log_probability
 from replay_server.rl.fragments import (
     Fragments,
@@ -102,31 +110,13 @@ def truncated_ratio(
 
 
 @dataclass(frozen=True)
-class Loss:
-    """One minibatch's loss and its parts: scalars that all carry gradients, but for the last two."""
+class Loss(PolicyLoss):
+    """The surrogate is the mean of min(A r, A clip(r, 1 ± ε)); kl is the mean KL(π_tgt ‖ π_θ)."""
 
-    total: Tensor
-    surrogate: Tensor
-    """Mean of min(A r, A clip(r, 1 ± ε)), of the policy alone."""
-    value_error: Tensor
-    entropy: Tensor
-    kl: Tensor
-    """Mean KL(π_tgt ‖ π_θ)."""
     clipped_fraction: Tensor
-    """Of samples whose ratio lies outside 1 ± ε."""
+    """Of samples whose ratio lies outside 1 ± ε. Without a gradient, as is the next one."""
     behaviour_clipped_fraction: Tensor
     """Of samples where the clamp of μ / π_tgt is active."""
-
-    def logged(self) -> dict[str, Tensor]:
-        """What `Statistics` has means of."""
-        return {
-            "loss": self.total,
-            "surrogate": self.surrogate,
-            "value_error": self.value_error,
-            "entropy": self.entropy,
-            "clipped_fraction": self.clipped_fraction,
-            "behaviour_clipped_fraction": self.behaviour_clipped_fraction,
-        }
 
 
 def loss(network: ActorCritic, minibatch: Batch, settings: ImpactSettings, kl_coefficient: float | None = None) -> Loss:
@@ -202,28 +192,15 @@ def outputs(network: ActorCritic, observations: Tensor, at_once: int = 2048) -> 
 # ---- the learner -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Statistics:
-    """What one pass did; means are over all its minibatches."""
+@dataclass(frozen=True, kw_only=True)
+class Statistics(PolicyStatistics):
+    """What one pass did. KL(π_tgt ‖ π_θ) is what k adapts to when the target is renewed; the critic is the target
+    network's."""
 
-    loss: float
-    surrogate: float
-    value_error: float
-    entropy: float
-    kl: float
-    """KL(π_tgt ‖ π_θ) over the whole batch, after the pass: k adapts to it when the target is renewed."""
     clipped_fraction: float
     behaviour_clipped_fraction: float
-    gradient_norm: float
-    """Before it was clipped."""
-    explained_variance: float
-    """1 − Var(v − V) / Var(v) of the target network's critic."""
     kl_coefficient: float
     """k of this pass."""
-    samples: int
-    optimizer_steps: int
-    staleness: float
-    """Mean of this learner's version minus the version that acted."""
 
 
 class Impact:

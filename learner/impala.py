@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from replay_server.learner.circular_buffer import CircularBufferSettings
 from replay_server.learner.impact import outputs
 from replay_server.learner.ppo import standardized
-from replay_server.learner.sgd import Means, descend, explained_variance, order_generator
+from replay_server.learner.sgd import Means, PolicyLoss, PolicyStatistics, descend, explained_variance, order_generator
 from replay_server.rl.fragments import Fragments, first_seen, in_order, learning_rewards, merged_moments
 from replay_server.rl.policy_networks import ActorCritic, make_policy_network
 from replay_server.rl.policy_spec import PolicySpec
@@ -78,28 +78,12 @@ PROFILES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Loss:
-    """One minibatch's loss and its parts: scalars that all carry gradients, but for the last."""
+class Loss(PolicyLoss):
+    """The surrogate is the mean of ρ (r + γ v' − V) log π_θ(a|s), whose gradient is the policy gradient; kl is the mean
+    KL(μ ‖ π_θ), which is in no loss."""
 
-    total: Tensor
-    surrogate: Tensor
-    """Mean of ρ (r + γ v' − V) log π_θ(a|s): its gradient is the policy gradient; of the policy alone."""
-    value_error: Tensor
-    entropy: Tensor
-    kl: Tensor
-    """Mean KL(μ ‖ π_θ); in no loss."""
     clipped_fraction: Tensor
-    """Of samples where π_θ / μ was above ρ̄."""
-
-    def logged(self) -> dict[str, Tensor]:
-        """What `Statistics` has means of."""
-        return {
-            "loss": self.total,
-            "surrogate": self.surrogate,
-            "value_error": self.value_error,
-            "entropy": self.entropy,
-            "clipped_fraction": self.clipped_fraction,
-        }
+    """Of samples where π_θ / μ was above ρ̄. Without a gradient."""
 
 
 def loss(network: ActorCritic, minibatch: Batch, settings: ImpalaSettings) -> Loss:
@@ -165,26 +149,12 @@ def minibatches(fragments: Fragments, samples: int | None, generator: torch.Gene
 # ---- the learner -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Statistics:
-    """What one pass did; means are over all its minibatches."""
+@dataclass(frozen=True, kw_only=True)
+class Statistics(PolicyStatistics):
+    """What one pass did. The KL divergence is KL(μ ‖ π_θ); the critic is as it is after the pass."""
 
-    loss: float
-    surrogate: float
-    value_error: float
-    entropy: float
-    kl: float
-    """KL(μ ‖ π_θ) over the whole batch, after the pass."""
     clipped_fraction: float
     """Of samples where π_θ / μ was above ρ̄."""
-    gradient_norm: float
-    """Before it was clipped."""
-    explained_variance: float
-    """1 − Var(v − V) / Var(v) of the critic as it is after the pass."""
-    samples: int
-    optimizer_steps: int
-    staleness: float
-    """Mean of this learner's version minus the version that acted."""
 
 
 class Impala:

@@ -19,7 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from replay_server.learner.sgd import Means, descend, explained_variance, minibatches, order_generator
+from replay_server.learner.sgd import (
+    Means,
+    PolicyLoss,
+    PolicyStatistics,
+    descend,
+    explained_variance,
+    minibatches,
+    order_generator,
+)
 from replay_server.learner.truncation import LIMIT, truncated_log_probability
 from replay_server.rl.fragments import Fragments, in_order, learning_rewards, merged_moments
 from replay_server.rl.policy_networks import ActorCritic, make_policy_network
@@ -119,31 +127,13 @@ def adapted_kl_coefficient(coefficient: float, kl: float, target: float) -> floa
 
 
 @dataclass(frozen=True)
-class Loss:
-    """One minibatch's loss and its parts: scalars that all carry gradients, but for the last two."""
+class Loss(PolicyLoss):
+    """The surrogate is the mean of min(A r, A clip(r, 1 ± ε)): what boosting looks at. kl is the mean KL(π_old ‖ π)."""
 
-    total: Tensor
-    surrogate: Tensor
-    """Mean of min(A r, A clip(r, 1 ± ε)): what boosting looks at, of the policy alone."""
-    value_error: Tensor
-    entropy: Tensor
-    kl: Tensor
-    """Mean KL(π_old ‖ π)."""
     clipped_fraction: Tensor
-    """Of samples whose ratio lies outside 1 ± ε."""
+    """Of samples whose ratio lies outside 1 ± ε. Without a gradient, as is the next one."""
     value_clipped_fraction: Tensor
     """Of samples whose value gradient the value clip zeroes."""
-
-    def logged(self) -> dict[str, Tensor]:
-        """What `Statistics` has means of."""
-        return {
-            "loss": self.total,
-            "surrogate": self.surrogate,
-            "value_error": self.value_error,
-            "entropy": self.entropy,
-            "clipped_fraction": self.clipped_fraction,
-            "value_clipped_fraction": self.value_clipped_fraction,
-        }
 
 
 def loss(network: ActorCritic, minibatch: Batch, settings: PpoSettings, kl_coefficient: float | None = None) -> Loss:
@@ -199,29 +189,15 @@ def prepare(fragments: Fragments, settings: PpoSettings, device: torch.device | 
 # ---- the learner -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Statistics:
-    """What one round's update did; means are over all its minibatches."""
+@dataclass(frozen=True, kw_only=True)
+class Statistics(PolicyStatistics):
+    """What one round's update did. KL(π_old ‖ π) is what k adapts to; the critic is the one that acted."""
 
-    loss: float
-    surrogate: float
-    value_error: float
-    entropy: float
-    kl: float
-    """KL(π_old ‖ π) of the new policy over the whole batch, after the last pass: what k adapts to."""
     clipped_fraction: float
     value_clipped_fraction: float
     """Share of value gradients that the value clip zeroed."""
-    gradient_norm: float
-    """Before it was clipped."""
-    explained_variance: float
-    """1 − Var(V_targ − V) / Var(V_targ) of the critic that acted."""
     kl_coefficient: float
     """k of this round."""
-    samples: int
-    optimizer_steps: int
-    staleness: float
-    """Mean of this learner's version minus the version that acted; 0 where all is on-policy."""
 
 
 class Ppo:

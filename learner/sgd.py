@@ -1,8 +1,9 @@
-"""Minibatch gradient descent over a round's samples: the order, one step, and the means over all steps."""
+"""Minibatch gradient descent over a round's samples: the order, one step, and what a learner tells of all steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -66,3 +67,40 @@ class Means:
 
     def floats(self) -> dict[str, float]:
         return {name: float(total) / self.count for name, total in self._sums.items()}
+
+
+@dataclass(frozen=True)
+class PolicyLoss:
+    """One minibatch's loss and its parts: scalars that carry gradients."""
+
+    total: Tensor
+    surrogate: Tensor
+    """The objective of the policy alone."""
+    value_error: Tensor
+    entropy: Tensor
+    kl: Tensor
+    """Mean KL divergence of the policy from the one that it is held against."""
+
+    def logged(self) -> dict[str, Tensor]:
+        """What `PolicyStatistics` has means of."""
+        return {"loss" if name == "total" else name: part for name, part in vars(self).items() if name != "kl"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyStatistics:
+    """What an update did; means are over all its minibatches."""
+
+    loss: float
+    surrogate: float
+    value_error: float
+    entropy: float
+    kl: float
+    """Of `PolicyLoss`, over the whole batch, after the last pass."""
+    gradient_norm: float
+    """Before it was clipped."""
+    explained_variance: float
+    """1 − Var(v − V) / Var(v) of value targets v and the critic's values V."""
+    samples: int
+    optimizer_steps: int
+    staleness: float
+    """Mean of this learner's version minus the version that acted; 0 where all is on-policy."""
