@@ -9,22 +9,16 @@ static void module_list(struct client *client) {
     reply_array(client, 0);
 }
 
-static void module_help(struct client *client) {
-    static const char *const lines[] = {
-        "MODULE <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "LIST",
-        "    An empty list: no module can be loaded.",
-        "HELP",
-        "    Print this help.",
-        NULL,
-    };
-    reply_help(client, lines);
-}
+static const char *const module_help[] = {
+    "LIST",
+    "    An empty list: no module can be loaded.",
+    NULL,
+};
 
 #define ANY_TIME (COMMAND_LOADING | COMMAND_STALE)
 
 static const struct command module_subcommands[] = {
-    {"module|help", module_help, 2, ANY_TIME, &group_server, "Lists the subcommands.", "5.0.0"},
+    {"module|help", reply_help, 2, ANY_TIME, &group_server, "Lists the subcommands.", "5.0.0", .help = module_help},
     {"module|list", module_list, 2, COMMAND_ADMIN | COMMAND_NOSCRIPT, &group_server, "Returns an empty list.", "4.0.0",
      .tips = "nondeterministic_output_order"},
     {0},

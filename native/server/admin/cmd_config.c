@@ -145,23 +145,17 @@ static void config_resetstat(struct client *client) {
     reply_status(client, "OK");
 }
 
-static void config_help(struct client *client) {
-    static const char *const lines[] = {
-        "CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "GET <pattern>",
-        "    Return parameters matching the glob-like <pattern> and their values.",
-        "SET <directive> <value>",
-        "    Set the configuration <directive> to <value>.",
-        "REWRITE",
-        "    Write what CONFIG SET has changed into the configuration file.",
-        "RESETSTAT",
-        "    Reset statistics reported by the INFO command.",
-        "HELP",
-        "    Print this help.",
-        NULL,
-    };
-    reply_help(client, lines);
-}
+static const char *const config_help[] = {
+    "GET <pattern>",
+    "    Return parameters matching the glob-like <pattern> and their values.",
+    "SET <directive> <value>",
+    "    Set the configuration <directive> to <value>.",
+    "REWRITE",
+    "    Write what CONFIG SET has changed into the configuration file.",
+    "RESETSTAT",
+    "    Reset statistics reported by the INFO command.",
+    NULL,
+};
 
 static bool config_set_is_secret(uint32_t argc, const struct resp_argument *argv, uint32_t index) {
     (void)argc;
@@ -172,7 +166,8 @@ static bool config_set_is_secret(uint32_t argc, const struct resp_argument *argv
 
 static const struct command subcommands[] = {
     {"config|get", config_get, -3, RULE, &group_server, "Returns settings.", "2.0.0"},
-    {"config|help", config_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Lists the subcommands.", "5.0.0"},
+    {"config|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Lists the subcommands.", "5.0.0",
+     .help = config_help},
     {"config|resetstat", config_resetstat, 2, RULE, &group_server, "Counts from zero again what INFO tells.", "2.0.0"},
     {"config|rewrite", rewrite_for_client, 2, RULE, &group_server,
      "Writes what CONFIG SET has changed into the configuration file.", "2.8.0"},

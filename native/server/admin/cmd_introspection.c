@@ -314,29 +314,23 @@ static void command_getkeysandflags(struct client *client) {
     getkeys(client, true);
 }
 
-static void command_help(struct client *client) {
-    static const char *const lines[] = {
-        "COMMAND <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "(no subcommand)",
-        "    Tell of all commands, as INFO does.",
-        "COUNT",
-        "    How many commands there are.",
-        "DOCS [<command-name> ...]",
-        "    What commands are for.",
-        "GETKEYS <full-command>",
-        "    The keys among the words of a command.",
-        "GETKEYSANDFLAGS <full-command>",
-        "    The keys, and what the command does to each.",
-        "INFO [<command-name> ...]",
-        "    Arity, flags, keys and categories of commands.",
-        "LIST [FILTERBY MODULE|ACLCAT|PATTERN <value>]",
-        "    The names of all commands.",
-        "HELP",
-        "    Print this help.",
-        NULL,
-    };
-    reply_help(client, lines);
-}
+static const char *const command_help[] = {
+    "(no subcommand)",
+    "    Tell of all commands, as INFO does.",
+    "COUNT",
+    "    How many commands there are.",
+    "DOCS [<command-name> ...]",
+    "    What commands are for.",
+    "GETKEYS <full-command>",
+    "    The keys among the words of a command.",
+    "GETKEYSANDFLAGS <full-command>",
+    "    The keys, and what the command does to each.",
+    "INFO [<command-name> ...]",
+    "    Arity, flags, keys and categories of commands.",
+    "LIST [FILTERBY MODULE|ACLCAT|PATTERN <value>]",
+    "    The names of all commands.",
+    NULL,
+};
 
 static void command_command(struct client *client) {
     if (client->argc == 1)
@@ -356,8 +350,8 @@ static const struct command subcommands[] = {
      .categories = ACL_SLOW | ACL_CONNECTION},
     {"command|getkeysandflags", command_getkeysandflags, -4, ASK, &group_server,
      "Finds the keys of a command and what it does to them.", "7.0.0", .categories = ACL_SLOW | ACL_CONNECTION},
-    {"command|help", command_help, 2, ASK, &group_server, "Lists the subcommands.", "5.0.0",
-     .categories = ACL_SLOW | ACL_CONNECTION},
+    {"command|help", reply_help, 2, ASK, &group_server, "Lists the subcommands.", "5.0.0",
+     .categories = ACL_SLOW | ACL_CONNECTION, .help = command_help},
     {"command|info", command_info, -2, ASK, &group_server, "Tells of commands: arity, flags, keys, categories.",
      "2.8.13", .tips = "nondeterministic_output_order", .categories = ACL_SLOW | ACL_CONNECTION},
     {"command|list", command_list, -2, ASK, &group_server, "Lists the names of commands.", "7.0.0",

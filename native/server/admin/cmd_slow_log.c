@@ -53,22 +53,16 @@ static void slowlog_reset(struct client *client) {
     reply_status(client, "OK");
 }
 
-static void slowlog_help(struct client *client) {
-    static const char *const lines[] = {
-        "SLOWLOG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "GET [<count>]",
-        "    The newest commands that took long (default: 10, -1: all): number, time, microseconds,",
-        "    words, address and name of the client.",
-        "LEN",
-        "    How many are kept.",
-        "RESET",
-        "    Forget them.",
-        "HELP",
-        "    Print this help.",
-        NULL,
-    };
-    reply_help(client, lines);
-}
+static const char *const slowlog_help[] = {
+    "GET [<count>]",
+    "    The newest commands that took long (default: 10, -1: all): number, time, microseconds,",
+    "    words, address and name of the client.",
+    "LEN",
+    "    How many are kept.",
+    "RESET",
+    "    Forget them.",
+    NULL,
+};
 
 /* ---- LATENCY ----------------------------------------------------------------------------------------- */
 
@@ -233,27 +227,21 @@ static void latency_histogram(struct client *client) {
     visit_histograms(client, reply_histogram);
 }
 
-static void latency_help(struct client *client) {
-    static const char *const lines[] = {
-        "LATENCY <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "DOCTOR",
-        "    What took longer than latency-monitor-threshold, in words.",
-        "GRAPH <event>",
-        "    The samples of an event as bars.",
-        "HISTORY <event>",
-        "    The samples of an event: time and milliseconds.",
-        "LATEST",
-        "    The newest and the worst sample of each event.",
-        "RESET [<event> ...]",
-        "    Forget the samples of these events, or of all.",
-        "HISTOGRAM [COMMAND ...]",
-        "    How many calls of commands took up to 1, 2, 4, ... microseconds.",
-        "HELP",
-        "    Print this help.",
-        NULL,
-    };
-    reply_help(client, lines);
-}
+static const char *const latency_help[] = {
+    "DOCTOR",
+    "    What took longer than latency-monitor-threshold, in words.",
+    "GRAPH <event>",
+    "    The samples of an event as bars.",
+    "HISTORY <event>",
+    "    The samples of an event: time and milliseconds.",
+    "LATEST",
+    "    The newest and the worst sample of each event.",
+    "RESET [<event> ...]",
+    "    Forget the samples of these events, or of all.",
+    "HISTOGRAM [COMMAND ...]",
+    "    How many calls of commands took up to 1, 2, 4, ... microseconds.",
+    NULL,
+};
 
 #define ASK (COMMAND_ADMIN | COMMAND_LOADING | COMMAND_STALE)
 #define PART(container, word, handler, arity, flags, summary) \
@@ -262,8 +250,8 @@ static void latency_help(struct client *client) {
 static const struct command slowlog_subcommands[] = {
     {"slowlog|get", slowlog_get, -2, ASK, &group_server, "Returns the newest slow commands.", "2.2.12",
      .tips = "request_policy:all_nodes\nnondeterministic_output"},
-    {"slowlog|help", slowlog_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Lists the subcommands.",
-     "6.2.0"},
+    {"slowlog|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Lists the subcommands.", "6.2.0",
+     .help = slowlog_help},
     {"slowlog|len", slowlog_len, 2, ASK, &group_server, "Counts the slow commands that are kept.", "2.2.12",
      .tips = "request_policy:all_nodes\nresponse_policy:agg_sum\nnondeterministic_output"},
     {"slowlog|reset", slowlog_reset, 2, ASK, &group_server, "Forgets the slow commands.", "2.2.12",
@@ -276,8 +264,8 @@ static const struct command latency_subcommands[] = {
      "2.8.13", .tips = "nondeterministic_output\nrequest_policy:all_nodes\nresponse_policy:special"},
     {"latency|graph", latency_graph, 3, ASK | COMMAND_NOSCRIPT, &group_server, "Draws the samples of an event.",
      "2.8.13", .tips = "nondeterministic_output\nrequest_policy:all_nodes\nresponse_policy:special"},
-    {"latency|help", latency_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Lists the subcommands.",
-     "2.8.13"},
+    {"latency|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Lists the subcommands.", "2.8.13",
+     .help = latency_help},
     {"latency|histogram", latency_histogram, -2, ASK | COMMAND_NOSCRIPT, &group_server,
      "Returns how long calls of commands took.", "7.0.0",
      .tips = "nondeterministic_output\nrequest_policy:all_nodes\nresponse_policy:special"},

@@ -382,9 +382,16 @@ void reply_subcommand_syntax_error(struct client *client) {
                 shown_length(word), (const char *)word->data, name);
 }
 
-void reply_help(struct client *client, const char *const *lines) {
+void reply_help(struct client *client) {
+    const char *const *lines = client->command->help;
     size_t count = 0;
     while (lines[count]) count++;
-    reply_array(client, count);
+    char name[64], line[128];
+    container_name(client, name, sizeof name);
+    snprintf(line, sizeof line, "%s <subcommand> [<arg> [value] [opt] ...]. Subcommands are:", name);
+    reply_array(client, count + 3);
+    reply_status(client, line);
     for (size_t i = 0; i < count; i++) reply_status(client, lines[i]);
+    reply_status(client, "HELP");
+    reply_status(client, "    Print this help.");
 }

@@ -8,8 +8,7 @@
 
 #define KEY 2 /* the argument; the group's name follows */
 
-static const char *const xgroup_help_lines[] = {
-    "XGROUP <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+static const char *const xgroup_help[] = {
     "CREATE <key> <groupname> <id|$> [option]",
     "    Create a new consumer group. Options are:",
     "    * MKSTREAM",
@@ -24,14 +23,8 @@ static const char *const xgroup_help_lines[] = {
     "    Remove the specified group.",
     "SETID <key> <groupname> <id|$> [ENTRIESREAD entries_read]",
     "    Set the current group ID and entries_read counter.",
-    "HELP",
-    "    Prints this help.",
     NULL,
 };
-
-static void xgroup_help(struct client *client) {
-    reply_help(client, xgroup_help_lines);
-}
 
 struct group_options {
     bool makes_stream;
@@ -213,7 +206,8 @@ static const struct command xgroup_subcommands[] = {
      "Deletes a consumer of a group, and what is pending with it.", "5.0.0", .keys = second_key_removed_from},
     {"xgroup|destroy", xgroup_destroy, 4, COMMAND_WRITE, &group_stream, "Destroys a group of consumers.", "5.0.0",
      .keys = second_key_removed_from},
-    {"xgroup|help", xgroup_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_stream, "Lists the subcommands.", "5.0.0"},
+    {"xgroup|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_stream, "Lists the subcommands.", "5.0.0",
+     .help = xgroup_help},
     {"xgroup|setid", xgroup_setid, -5, COMMAND_WRITE, &group_stream, "Sets the id that a group has read up to.",
      "5.0.0", .keys = second_key_updated},
     {0},

@@ -5,22 +5,15 @@
 #define KEY 2 /* the argument */
 #define FULL_COUNT 10
 
-static const char *const xinfo_help_lines[] = {
-    "XINFO <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+static const char *const xinfo_help[] = {
     "CONSUMERS <key> <groupname>",
     "    Show consumers of <groupname>.",
     "GROUPS <key>",
     "    Show the stream consumer groups.",
     "STREAM <key> [FULL [COUNT <count>]",
     "    Show information about the stream.",
-    "HELP",
-    "    Prints this help.",
     NULL,
 };
-
-static void xinfo_help(struct client *client) {
-    reply_help(client, xinfo_help_lines);
-}
 
 static bool find_stream(struct client *client, struct xstream **stream) {
     if (!stream_for_reading(client, KEY, stream)) return false;
@@ -197,7 +190,8 @@ static const struct command xinfo_subcommands[] = {
      "5.0.0", .tips = "nondeterministic_output", .keys = second_key_read},
     {"xinfo|groups", xinfo_groups, 3, COMMAND_READONLY, &group_stream, "Returns the groups of consumers of a stream.",
      "5.0.0", .keys = second_key_read},
-    {"xinfo|help", xinfo_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_stream, "Lists the subcommands.", "5.0.0"},
+    {"xinfo|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_stream, "Lists the subcommands.", "5.0.0",
+     .help = xinfo_help},
     {"xinfo|stream", xinfo_stream, -3, COMMAND_READONLY, &group_stream, "Returns what is known of a stream.", "5.0.0",
      .keys = second_key_read},
     {0},

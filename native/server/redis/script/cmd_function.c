@@ -535,31 +535,25 @@ static void function_list(struct client *client) {
     reply_list(client, pattern, with_code);
 }
 
-static void function_help(struct client *client) {
-    static const char *const lines[] = {
-        "FUNCTION <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "DELETE <library>",
-        "    Remove a library and its functions.",
-        "DUMP",
-        "    Return all libraries as bytes for RESTORE, of this server or of Redis 7.",
-        "FLUSH [ASYNC|SYNC]",
-        "    Remove all libraries.",
-        "KILL",
-        "    End the function that runs, if it has not written yet.",
-        "LIST [LIBRARYNAME <pattern>] [WITHCODE]",
-        "    List libraries and their functions.",
-        "LOAD [REPLACE] <code>",
-        "    Load a library, whose first line is #!lua name=<library>.",
-        "RESTORE <bytes> [APPEND|FLUSH|REPLACE]",
-        "    Load what DUMP returned: beside what is there, in its place, or instead of libraries of the same names.",
-        "STATS",
-        "    Tell which function runs, and how many there are.",
-        "HELP",
-        "    Print this help.",
-        NULL,
-    };
-    reply_help(client, lines);
-}
+static const char *const function_help[] = {
+    "DELETE <library>",
+    "    Remove a library and its functions.",
+    "DUMP",
+    "    Return all libraries as bytes for RESTORE, of this server or of Redis 7.",
+    "FLUSH [ASYNC|SYNC]",
+    "    Remove all libraries.",
+    "KILL",
+    "    End the function that runs, if it has not written yet.",
+    "LIST [LIBRARYNAME <pattern>] [WITHCODE]",
+    "    List libraries and their functions.",
+    "LOAD [REPLACE] <code>",
+    "    Load a library, whose first line is #!lua name=<library>.",
+    "RESTORE <bytes> [APPEND|FLUSH|REPLACE]",
+    "    Load what DUMP returned: beside what is there, in its place, or instead of libraries of the same names.",
+    "STATS",
+    "    Tell which function runs, and how many there are.",
+    NULL,
+};
 
 #define CHANGES (COMMAND_WRITE | COMMAND_NOSCRIPT)
 #define RUN (COMMAND_NOSCRIPT | COMMAND_STALE | COMMAND_SKIP_MONITOR | COMMAND_NO_MANDATORY_KEYS | COMMAND_MOVABLEKEYS)
@@ -572,8 +566,8 @@ static const struct command subcommands[] = {
      "Returns all libraries of functions as bytes for FUNCTION RESTORE.", "7.0.0"},
     {"function|flush", function_flush, -2, CHANGES, &group_scripting, "Removes all libraries of functions.", "7.0.0",
      .tips = EVERY_SHARD},
-    {"function|help", function_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_scripting, "Lists the subcommands.",
-     "7.0.0"},
+    {"function|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_scripting, "Lists the subcommands.",
+     "7.0.0", .help = function_help},
     {"function|kill", function_kill, 2, COMMAND_NOSCRIPT | COMMAND_ALLOW_BUSY, &group_scripting,
      "Ends the function that runs.", "7.0.0", .tips = "request_policy:all_shards\nresponse_policy:one_succeeded"},
     {"function|list", function_list, -2, COMMAND_NOSCRIPT, &group_scripting, "Lists libraries and their functions.",

@@ -306,25 +306,19 @@ static void script_debug(struct client *client) {
         reply_error(client, "ERR this server has no debugger of scripts");
 }
 
-static void script_help(struct client *client) {
-    static const char *const lines[] = {
-        "SCRIPT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "DEBUG NO",
-        "    There is no debugger: YES and SYNC are refused.",
-        "EXISTS <sha1> [<sha1> ...]",
-        "    Tell which of these scripts are in the cache.",
-        "FLUSH [ASYNC|SYNC]",
-        "    Empty the cache of scripts.",
-        "KILL",
-        "    End the script that runs, if it has not written yet.",
-        "LOAD <script>",
-        "    Put a script into the cache without running it.",
-        "HELP",
-        "    Print this help.",
-        NULL,
-    };
-    reply_help(client, lines);
-}
+static const char *const script_help[] = {
+    "DEBUG NO",
+    "    There is no debugger: YES and SYNC are refused.",
+    "EXISTS <sha1> [<sha1> ...]",
+    "    Tell which of these scripts are in the cache.",
+    "FLUSH [ASYNC|SYNC]",
+    "    Empty the cache of scripts.",
+    "KILL",
+    "    End the script that runs, if it has not written yet.",
+    "LOAD <script>",
+    "    Put a script into the cache without running it.",
+    NULL,
+};
 
 #define RUN (COMMAND_NOSCRIPT | COMMAND_STALE | COMMAND_SKIP_MONITOR | COMMAND_NO_MANDATORY_KEYS | COMMAND_MOVABLEKEYS)
 
@@ -335,8 +329,8 @@ static const struct command subcommands[] = {
      "2.6.0", .tips = "request_policy:all_shards\nresponse_policy:agg_logical_and"},
     {"script|flush", script_flush, -2, COMMAND_NOSCRIPT, &group_scripting, "Empties the cache of scripts.", "2.6.0",
      .tips = "request_policy:all_nodes\nresponse_policy:all_succeeded"},
-    {"script|help", script_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_scripting, "Lists the subcommands.",
-     "5.0.0"},
+    {"script|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_scripting, "Lists the subcommands.", "5.0.0",
+     .help = script_help},
     {"script|kill", script_kill_command, 2, COMMAND_NOSCRIPT | COMMAND_ALLOW_BUSY, &group_scripting,
      "Ends the script that runs.", "2.6.0", .tips = "request_policy:all_shards\nresponse_policy:one_succeeded"},
     {"script|load", script_load, 3, COMMAND_NOSCRIPT | COMMAND_STALE, &group_scripting, "Puts a script into the cache.",
