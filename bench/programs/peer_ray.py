@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import peer_cpprb
 import ray
-from program import BLOCKS, random_items, timed
+from program import pushing, random_items, timed
 
 PACKAGES = ("ray", "cpprb", "numpy")
 FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -68,18 +68,8 @@ def fill(url: str, columns: Any, capacity: int, **_: Any) -> None:
 
 def pusher(url: str, columns: Any, size: int, seed: int, **_: Any) -> Any:
     _connect(url)
-    generator = np.random.default_rng(seed)
     actor = ray.get_actor("replay")
-    blocks = [random_items(columns, size, generator) for _ in range(BLOCKS)]
-    priorities = generator.random(size) + 0.01
-    turn = 0
-
-    def step(latencies: dict[str, list[float]]) -> None:
-        nonlocal turn
-        turn += 1
-        timed(latencies["push"], lambda: ray.get(actor.add.remote(blocks[turn % BLOCKS], priorities)))
-
-    return step
+    return pushing(lambda *pushed: ray.get(actor.add.remote(*pushed)), columns, size, seed)
 
 
 def learner(url: str, size: int, seed: int, **_: Any) -> Any:

@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import redis
-from program import BLOCKS, random_items, timed
+from program import pushing, random_items, timed
 from recorded import Recorded
 
 PACKAGES = ("redis", "hiredis", "numpy")
@@ -51,22 +52,14 @@ def fill(url: str, columns: Any, capacity: int, **_: Any) -> None:
 def pusher(url: str, columns: Any, size: int, seed: int, capacity: int, first: int, stride: int, **_: Any) -> Any:
     """MSET of `size` items, each one value, over a ring of keys that the pushers share out."""
     client = redis.Redis.from_url(url)
-    generator = np.random.default_rng(seed)
-    blocks = [pack(random_items(columns, size, generator)) for _ in range(BLOCKS)]
-    position, turn = first * size, 0
+    positions = itertools.count(first * size, stride * size)
 
-    def step(latencies: dict[str, list[float]]) -> None:
-        nonlocal position, turn
-        block = blocks[turn % BLOCKS]
+    def push(block: np.ndarray, _: np.ndarray) -> None:
         # As the others, which take arrays: putting an item's columns together belongs to the push.
-        timed(
-            latencies["push"],
-            lambda: client.mset({f"item:{(position + i) % capacity}": item.tobytes() for i, item in enumerate(block)}),
-        )
-        position += stride * size
-        turn += 1
+        position = next(positions)
+        client.mset({f"item:{(position + i) % capacity}": item.tobytes() for i, item in enumerate(block)})
 
-    return step
+    return pushing(push, columns, size, seed, pack)
 
 
 def learner(url: str, columns: Any, size: int, seed: int, capacity: int, **_: Any) -> Any:

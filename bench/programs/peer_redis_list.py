@@ -10,7 +10,7 @@ import numpy as np
 import peer_cpprb
 import peer_redis
 import redis
-from program import BLOCKS, random_items, timed
+from program import pushing, random_items, timed
 
 PACKAGES = ("redis", "hiredis", "cpprb", "numpy")
 LIST = "experience"
@@ -27,21 +27,13 @@ def fill(url: str, **_: Any) -> None:
 
 def pusher(url: str, columns: Any, size: int, seed: int, **_: Any) -> Any:
     client: Any = redis.Redis.from_url(url)
-    generator = np.random.default_rng(seed)
-    blocks = [peer_redis.pack(random_items(columns, size, generator)) for _ in range(BLOCKS)]
-    turn = 0
 
-    def push() -> None:
-        length = client.rpush(LIST, *[item.tobytes() for item in blocks[turn % BLOCKS]])
+    def push(block: np.ndarray, _: np.ndarray) -> None:
+        length = client.rpush(LIST, *[item.tobytes() for item in block])
         if length > WAITING:
             client.ltrim(LIST, -DRAINED, -1)
 
-    def step(latencies: dict[str, list[float]]) -> None:
-        nonlocal turn
-        turn += 1
-        timed(latencies["push"], push)
-
-    return step
+    return pushing(push, columns, size, seed, peer_redis.pack)
 
 
 def learner(url: str, columns: Any, size: int, seed: int, capacity: int, **_: Any) -> Any:

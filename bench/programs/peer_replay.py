@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from program import BLOCKS, random_items, timed
+from program import pushing, random_items, timed
 from recorded import Recorded
 
 import replay_server as rs
@@ -89,17 +89,7 @@ def fill(url: str, columns: Any, capacity: int, **_: Any) -> None:
 def pusher(url: str, columns: Any, size: int, seed: int, **_: Any) -> Any:
     """Adds `size` items a call, with priorities of its own, as an Ape-X actor does."""
     client = rs.Client(url)
-    generator = np.random.default_rng(seed)
-    blocks = [random_items(columns, size, generator) for _ in range(BLOCKS)]
-    priorities = generator.random(size) + 0.01
-    turn = 0
-
-    def step(latencies: dict[str, list[float]]) -> None:
-        nonlocal turn
-        turn += 1
-        timed(latencies["push"], lambda: client.add("bench", blocks[turn % BLOCKS], priorities))
-
-    return step
+    return pushing(lambda *pushed: client.add("bench", *pushed), columns, size, seed)
 
 
 def learner(url: str, size: int, seed: int, shared_memory: bool = False, **_: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import peer_replay
-from program import BLOCKS, random_items, timed
+from program import pushing, random_items
 from recorded import N_STEP, Recorded
 
 import replay_server as rs
@@ -81,18 +81,8 @@ def fill(url: str, columns: Any, capacity: int, **_: Any) -> None:
 
 
 def pusher(url: str, columns: Any, size: int, seed: int, **_: Any) -> Any:
-    generator = np.random.default_rng(seed)
     pushes = Pushes(rs.Client(url).vector_writer("bench", size, flush_steps=1))
-    blocks = [random_items(columns, size, generator) for _ in range(BLOCKS)]
-    priorities = generator.random(size) + 0.01
-    turn = 0
-
-    def step(latencies: dict[str, list[float]]) -> None:
-        nonlocal turn
-        turn += 1
-        timed(latencies["push"], lambda: pushes.push(blocks[turn % BLOCKS], priorities))
-
-    return step
+    return pushing(pushes.push, columns, size, seed)
 
 
 def learner(url: str, size: int, seed: int, shared_memory: bool = False, **_: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import reverb
 import tensorflow as tf
-from program import BLOCKS, random_items, timed
+from program import pushing, random_items, timed
 from recorded import Recorded
 
 PACKAGES = ("dm-reverb", "tensorflow", "numpy")
@@ -72,18 +72,7 @@ def fill(url: str, columns: Any, capacity: int, **_: Any) -> None:
 
 
 def pusher(url: str, columns: Any, size: int, seed: int, **_: Any) -> Any:
-    generator = np.random.default_rng(seed)
-    writer = Writer(url)
-    blocks = [rows_of(random_items(columns, size, generator)) for _ in range(BLOCKS)]
-    priorities = generator.random(size) + 0.01
-    turn = 0
-
-    def step(latencies: dict[str, list[float]]) -> None:
-        nonlocal turn
-        turn += 1
-        timed(latencies["push"], lambda: writer.push(blocks[turn % BLOCKS], priorities))
-
-    return step
+    return pushing(Writer(url).push, columns, size, seed, rows_of)
 
 
 def learner(url: str, size: int, seed: int, **_: Any) -> Any:

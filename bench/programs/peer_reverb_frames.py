@@ -10,7 +10,7 @@ import numpy as np
 import peer_reverb
 import reverb
 import tensorflow as tf
-from program import BLOCKS, random_items, timed
+from program import pushing, random_items, timed
 from recorded import N_STEP, STACK, Recorded
 
 PACKAGES = peer_reverb.PACKAGES
@@ -55,16 +55,15 @@ class Stream:
         self._writer.flush()
 
 
-def _steps_of(columns: Any, size: int, generator: np.random.Generator) -> list[dict[str, np.ndarray]]:
-    items = random_items(columns, size, generator)
+def _steps_of(items: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
     return [
-        {"frame": items["obs"][i, 0], **{name: items[name][i] for name in ("action", "reward", "discount")}}
-        for i in range(size)
+        {"frame": frames[0], **{name: items[name][i] for name in ("action", "reward", "discount")}}
+        for i, frames in enumerate(items["obs"])
     ]
 
 
 def fill(url: str, columns: Any, capacity: int, **_: Any) -> None:
-    stream, steps = Stream(reverb.Client(url)), _steps_of(columns, 100, np.random.default_rng(1))
+    stream, steps = Stream(reverb.Client(url)), _steps_of(random_items(columns, 100, np.random.default_rng(1)))
     for i in range(capacity + REACH):
         stream.append(steps[i % 100], 1.0, last=False)
         if i % 100 == 99:
@@ -73,23 +72,14 @@ def fill(url: str, columns: Any, capacity: int, **_: Any) -> None:
 
 
 def pusher(url: str, columns: Any, size: int, seed: int, **_: Any) -> Any:
-    generator = np.random.default_rng(seed)
     stream = Stream(reverb.Client(url))
-    blocks = [_steps_of(columns, size, generator) for _ in range(BLOCKS)]
-    priorities = generator.random(size) + 0.01
-    turn = 0
 
-    def push() -> None:
-        for step, priority in zip(blocks[turn % BLOCKS], priorities):
+    def push(steps: list[dict[str, np.ndarray]], priorities: np.ndarray) -> None:
+        for step, priority in zip(steps, priorities):
             stream.append(step, priority, last=False)
         stream.flush()
 
-    def step(latencies: dict[str, list[float]]) -> None:
-        nonlocal turn
-        turn += 1
-        timed(latencies["push"], push)
-
-    return step
+    return pushing(push, columns, size, seed, _steps_of)
 
 
 def learner(url: str, size: int, seed: int, **_: Any) -> Any:

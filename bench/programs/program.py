@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import itertools
 import json
 import os
 import sys
@@ -57,6 +58,26 @@ def timed(latencies: list[float], call: Callable[[], Any]) -> Any:
     result = call()
     latencies.append((time.perf_counter_ns() - begin) / 1e3)
     return result
+
+
+def pushing(
+    push: Callable[[Any, np.ndarray], Any],
+    columns: Columns,
+    size: int,
+    seed: int,
+    form: Callable[[dict[str, np.ndarray]], Any] = dict,
+) -> Callable[[Latencies], None]:
+    """A pusher's step: calls ``push(block, priorities)`` with blocks of random items in turns. `form` makes a block of
+    items, before anything is timed."""
+    generator = np.random.default_rng(seed)
+    blocks = itertools.cycle([form(random_items(columns, size, generator)) for _ in range(BLOCKS)])
+    priorities = generator.random(size) + 0.01
+
+    def step(latencies: Latencies) -> None:
+        block = next(blocks)
+        timed(latencies["push"], lambda: push(block, priorities))
+
+    return step
 
 
 class TreeCalls:
