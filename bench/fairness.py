@@ -39,26 +39,36 @@ LARGE = ("add", "update", "sample", "get", "delete")
 # ---- the learner's process -------------------------------------------------------------------------------------------
 
 
-def learn(url: str, way: str, batch_size: int, seconds: float) -> int:
-    """Samples for so long after the first line on its input; prints how many batches came in how many seconds."""
-    with rs.Client(url, shared_memory=way == "shared") as client:
-        batch = client.sample("bench", batch_size)
-        for _ in range(3):
-            batch = client.sample("bench", batch_size, out=None if way == "shared" else batch)
-        print("ready", flush=True)
-        if not sys.stdin.readline():
-            return 1
-        begin, count = time.perf_counter(), 0
-        while time.perf_counter() - begin < seconds:
-            batch = client.sample("bench", batch_size, out=None if way == "shared" else batch)
-            count += 1
-        elapsed = time.perf_counter() - begin
-        print(json.dumps({"batches": count, "seconds": elapsed, "shared": batch.lease is not None}), flush=True)
+def repeat(call: Callable[[], Any], seconds: float, shared: bool = False) -> int:
+    """Calls for so long after the first line on its input; prints how many batches came in how many seconds."""
+    print("ready", flush=True)
+    if not sys.stdin.readline():
+        return 1
+    begin, count = time.perf_counter(), 0
+    while time.perf_counter() - begin < seconds:
+        call()
+        count += 1
+    elapsed = time.perf_counter() - begin
+    print(json.dumps({"batches": count, "seconds": elapsed, "shared": shared}), flush=True)
     return 0
 
 
+def learn(url: str, way: str, batch_size: int, seconds: float) -> int:
+    """Samples one batch after the other."""
+    with rs.Client(url, shared_memory=way == "shared") as client:
+        batch = client.sample("bench", batch_size)
+
+        def sample() -> None:
+            nonlocal batch
+            batch = client.sample("bench", batch_size, out=None if way == "shared" else batch)
+
+        for _ in range(3):
+            sample()
+        return repeat(sample, seconds, batch.lease is not None)
+
+
 def do_large(url: str, command: str, items: int, seconds: float) -> int:
-    """Does one large batch after the other, as `learn` samples."""
+    """Does one large batch after the other."""
     values = {"x": np.zeros(items, np.float32)}
     priorities = np.random.default_rng(1).random(items) + 0.01
     with rs.Client(url) as client:
@@ -72,16 +82,7 @@ def do_large(url: str, command: str, items: int, seconds: float) -> int:
             "delete": lambda: client.delete("large", client.add("large", values, priorities)),
         }
         once[command]()
-        print("ready", flush=True)
-        if not sys.stdin.readline():
-            return 1
-        begin, count = time.perf_counter(), 0
-        while time.perf_counter() - begin < seconds:
-            once[command]()
-            count += 1
-        elapsed = time.perf_counter() - begin
-        print(json.dumps({"batches": count, "seconds": elapsed, "shared": False}), flush=True)
-    return 0
+        return repeat(once[command], seconds)
 
 
 class Worker:
