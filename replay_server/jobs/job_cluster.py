@@ -12,7 +12,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,6 +55,14 @@ class JobShards(JobReplay):
     def address_elsewhere(self) -> str:
         return self.address
 
+    def _files(self, number: int) -> list[Path]:
+        return list((self._folder / f"shard-{number}").glob("*.snapshot"))
+
+    def _newest(self, numbers: Iterable[int]) -> list[Path]:
+        """The newest snapshot of each shard, as this host sees them; none where a shard has none."""
+        found = [self._files(number) for number in numbers]
+        return [max(files, key=lambda file: file.stat().st_mtime) for files in found] if all(found) else []
+
     def _start(self, start: Callable[[], _T]) -> _T:
         """Starts the shards: one whose snapshot is refused begins empty, and the others with theirs."""
         while True:
@@ -66,7 +74,7 @@ class JobShards(JobReplay):
 
     def _set_aside(self, number: int, why: str) -> bool:
         """Moves a shard's snapshots aside, if that is why it does not start."""
-        files = list((self._folder / f"shard-{number}").glob("*.snapshot"))
+        files = self._files(number)
         if REFUSED not in why or not files:
             return False
         aside = self._aside / f"shard-{number}"
@@ -136,12 +144,7 @@ class JobCluster(JobShards):
         return self._cluster.running
 
     def snapshots(self) -> list[Path]:
-        """The newest of each shard; none where a shard has none."""
-        newest = []
-        for number in self._cluster.numbers:
-            files = sorted((self._folder / f"shard-{number}").glob("*.snapshot"), key=lambda file: file.stat().st_mtime)
-            newest += files[-1:]
-        return newest if len(newest) == len(self._cluster.servers) else []
+        return self._newest(self._cluster.numbers)
 
     def stop(self, timeout_s: float) -> None:
         with contextlib.suppress(rs.ReplayError):

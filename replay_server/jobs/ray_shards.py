@@ -408,13 +408,13 @@ class Supervisor:
             ray.kill(ray.get_actor(self._name, NAMESPACE))
 
     def told(self) -> str:
-        """JSON of `url`, with the password, `pids`, `running`, `restarts`, `failing`, and `supervisor`, this process's
-        id; "" before the shards began, "null" at the end."""
+        """JSON of `url`, with the password, `numbers`, `pids`, `running`, `restarts`, `failing`, and `supervisor`, this
+        process's id; "" before the shards began, "null" at the end."""
         self._asked_at = time.monotonic()
         shards = self._shards
         if shards is None:
             return "null" if self._ended else ""
-        told = {name: getattr(shards, name) for name in ("url", "pids", "running", "restarts", "failing")}
+        told = {name: getattr(shards, name) for name in ("url", "numbers", "pids", "running", "restarts", "failing")}
         return json.dumps({**told, "supervisor": os.getpid()})
 
     def stop(self, timeout: float) -> None:
