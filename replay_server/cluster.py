@@ -149,17 +149,7 @@ class Cluster(Members):
         self.failing: dict[int, str] = {}
         made: list[Path] = []
         try:
-            before, files = self._beginning(restore, made)
-            entered = False
-            while not entered:
-                if shard_of is not None:
-                    self._topology = self._joined(shard_of, before)
-                else:
-                    self._topology = self._newest(before) if before else Topology(0, ())
-                self._leave_out_gone()
-                for place, number in enumerate(self.numbers):
-                    self.servers.append(self._start(number, port + place if port else 0, files[place]))
-                entered = self._entered()
+            self._begin(port, restore, made)
         except BaseException:
             self.stop(timeout=0)
             for folder in made:
@@ -192,6 +182,20 @@ class Cluster(Members):
         return all(server.running for server in self.servers)
 
     # ---- shards ------------------------------------------------------------------------------------------------------
+
+    def _begin(self, port: int, restore: str | os.PathLike[str] | None, made: list[Path]) -> None:
+        """Starts the shards, again where others have taken their numbers. `made` gets the folders that are new."""
+        before, files = self._beginning(restore, made)
+        entered = False
+        while not entered:
+            if self._shard_of is not None:
+                self._topology = self._joined(self._shard_of, before)
+            else:
+                self._topology = self._newest(before) if before else Topology(0, ())
+            self._leave_out_gone()
+            for place, number in enumerate(self.numbers):
+                self.servers.append(self._start(number, port + place if port else 0, files[place]))
+            entered = self._entered()
 
     def _start(self, number: int, port: int, restore: str | None) -> Server:
         tables = [] if self._shard_of else [share_of(table, number, self._shares) for table in self._tables]
