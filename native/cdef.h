@@ -22,8 +22,6 @@ struct codec *codec_new(enum step_codec kind);
 void codec_free(struct codec *codec);
 size_t codec_encode_steps(struct codec *codec, const uint8_t *steps, uint32_t n, size_t length, uint32_t *sizes,
                           uint8_t *blocks);
-int64_t codec_decode_steps(struct codec *codec, const uint32_t *sizes, const uint8_t *blocks, size_t blocks_length,
-                           uint32_t n, uint8_t *steps, size_t length);
 
 struct table;
 struct reservation;

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/words.h"
 #include "persist/rdb_reader.h"
 #include "store/listpack.h"
 
@@ -37,16 +38,10 @@ static bool take_bytes(struct packed *packed, size_t count, const uint8_t **byte
     return true;
 }
 
-static uint64_t little_endian(const uint8_t *bytes, unsigned count) {
-    uint64_t value = 0;
-    for (unsigned i = 0; i < count; i++) value |= (uint64_t)bytes[i] << (8 * i);
-    return value;
-}
-
 static bool take_number(struct packed *packed, unsigned bytes, uint64_t *value) {
     const uint8_t *at;
     if (!take_bytes(packed, bytes, &at)) return false;
-    *value = little_endian(at, bytes);
+    *value = load_little_endian(at, bytes);
     return true;
 }
 

@@ -137,14 +137,3 @@ size_t codec_encode_steps(struct codec *codec, const uint8_t *steps, uint32_t n,
     }
     return (size_t)(block - blocks);
 }
-
-int64_t codec_decode_steps(struct codec *codec, const uint32_t *sizes, const uint8_t *blocks, size_t blocks_length,
-                           uint32_t n, uint8_t *steps, size_t length) {
-    for (uint32_t i = 0; i < n; i++) {
-        if (sizes[i] > blocks_length || !codec_decode(codec, blocks, sizes[i], steps + i * length, length))
-            return (int64_t)i - n;
-        blocks += sizes[i];
-        blocks_length -= sizes[i];
-    }
-    return n;
-}

@@ -25,11 +25,9 @@ size_t codec_encode(struct codec *codec, const uint8_t *step, size_t length, uin
 /* Whether the block is one of a step of `length` bytes, which is then written. Reads and writes nothing beyond. */
 bool codec_decode(struct codec *codec, const uint8_t *block, size_t size, uint8_t *step, size_t length);
 
-/* n packed steps to n sizes and the blocks behind one another, and back; `blocks` has room for the steps as they are. What
- * encode returns is the blocks' length, what decode returns is n, or the index of the first that is no block, less n. */
+/* n packed steps to n sizes and the blocks behind one another, whose length it returns; `blocks` has room for the steps as
+ * they are. */
 size_t codec_encode_steps(struct codec *codec, const uint8_t *steps, uint32_t n, size_t length, uint32_t *sizes,
                           uint8_t *blocks);
-int64_t codec_decode_steps(struct codec *codec, const uint32_t *sizes, const uint8_t *blocks, size_t blocks_length,
-                           uint32_t n, uint8_t *steps, size_t length);
 
 #endif

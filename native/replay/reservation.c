@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/words.h"
 #include "replay/table_state.h"
 
 #define VALUES_BETWEEN_LOOKS 8u /* at the clock, while steps are coded */
@@ -229,12 +230,6 @@ void reservation_place(struct reservation *reservation, uint32_t first, uint32_t
 
 /* ---- ragged columns ------------------------------------------------------------------------------------------------ */
 
-static uint64_t offset_at(const uint8_t *offsets, uint32_t index) {
-    uint64_t offset;
-    memcpy(&offset, offsets + index * sizeof offset, sizeof offset);
-    return offset;
-}
-
 static int refuse_offsets(const struct reservation *reservation, uint32_t column, uint64_t rows, uint32_t index,
                           const uint8_t *offsets, struct error *error) {
     const struct column *shape = &reservation->table->config.column[column];
@@ -242,7 +237,7 @@ static int refuse_offsets(const struct reservation *reservation, uint32_t column
                      "column '%s': expected offsets that begin with 0, end with the number of rows, %" PRIu64
                      ", and ascend by at most max_length = %" PRIu32 ", got %" PRId64 " at index %" PRIu32
                      "; nothing was stored",
-                     shape->name, rows, shape->max_length, (int64_t)offset_at(offsets, index), index);
+                     shape->name, rows, shape->max_length, (int64_t)u64_at(offsets, index), index);
 }
 
 /* Before the first value is taken: of the offsets the first and the last, and whether so much may be on its way. */
@@ -251,8 +246,8 @@ static int begin_ragged(struct reservation *reservation, uint32_t column, const 
     const struct ragged_store *ragged = reservation->store->ragged;
     uint32_t n = reservation->n;
     uint64_t rows = length / ragged->row_bytes[column];
-    if (offset_at(offsets, 0) != 0) return refuse_offsets(reservation, column, rows, 0, offsets, error);
-    if (offset_at(offsets, n) != rows || length % ragged->row_bytes[column])
+    if (u64_at(offsets, 0) != 0) return refuse_offsets(reservation, column, rows, 0, offsets, error);
+    if (u64_at(offsets, n) != rows || length % ragged->row_bytes[column])
         return refuse_offsets(reservation, column, rows, n, offsets, error);
     if (ragged->reserved_bytes + length > TABLE_MAX_RAGGED_RESERVED_BYTES) {
         return error_set(error, ERROR_LIMIT,
@@ -299,7 +294,7 @@ int reservation_fill_ragged(struct reservation *reservation, uint32_t column, co
     if (reservation->filled == 0 && begin_ragged(reservation, column, offsets, length, error)) return -1;
     while (reservation->filled < reservation->n) {
         uint32_t index = reservation->filled;
-        uint64_t from = offset_at(offsets, index), to = offset_at(offsets, index + 1);
+        uint64_t from = u64_at(offsets, index), to = u64_at(offsets, index + 1);
         if (to < from || to > all || to - from > ragged->max_length[column])
             return refuse_offsets(reservation, column, all, index + 1, offsets, error);
         if (put_ragged(reservation, column, rows + from * row_bytes, (uint32_t)(to - from), error)) return -1;
@@ -332,19 +327,13 @@ static int refuse_block(const struct reservation *reservation, uint32_t column, 
                      codec_name(is_coded ? config->codec : CODEC_NONE), size, index);
 }
 
-static size_t size_at(const uint8_t *sizes, uint32_t index) {
-    uint32_t size;
-    memcpy(&size, sizes + index * sizeof size, sizeof size);
-    return size;
-}
-
 static int check_sizes(const struct reservation *reservation, uint32_t column, const uint8_t *sizes, size_t length,
                        struct error *error) {
     const struct slot_store *store = reservation->store;
     bool is_coded = coded_columns_has(&store->coded, column);
     size_t total = 0, most = store->value_bytes[column];
     for (uint32_t i = 0; i < reservation->n; i++) {
-        size_t size = size_at(sizes, i);
+        size_t size = u32_at(sizes, i);
         if (size > most || (!is_coded && size < most)) return refuse_block(reservation, column, i, size, error);
         total += size;
     }
@@ -360,7 +349,7 @@ int reservation_fill_coded(struct reservation *reservation, uint32_t column, con
     while (reservation->filled < reservation->n) {
         uint32_t index = reservation->filled;
         const uint8_t *block = blocks + reservation->filled_bytes;
-        size_t size = size_at(sizes, index);
+        size_t size = u32_at(sizes, index);
         if (!coded_columns_has(&store->coded, column))
             fill_part(reservation, column, index, 1, block);
         else if (coded_columns_put(&store->coded, column, reservation->slots[index], block, size))

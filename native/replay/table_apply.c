@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/words.h"
 #include "replay/cut_sink.h"
 #include "replay/slot_record.h"
 #include "replay/table_state.h"
@@ -43,18 +44,6 @@ static const uint8_t *take(struct record *record, size_t bytes) {
     if (bytes > (size_t)(record->end - record->at)) return NULL;
     record->at += bytes;
     return from;
-}
-
-static uint64_t u64_at(const uint8_t *from, uint32_t i) {
-    uint64_t value;
-    memcpy(&value, from + i * sizeof value, sizeof value);
-    return value;
-}
-
-static uint32_t u32_at(const uint8_t *from, uint32_t i) {
-    uint32_t value;
-    memcpy(&value, from + i * sizeof value, sizeof value);
-    return value;
 }
 
 static double f64_at(const uint8_t *from, uint32_t i) {

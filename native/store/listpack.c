@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/words.h"
 #include "store/number.h"
 
 enum encoding {
@@ -20,12 +21,6 @@ enum encoding {
 #define INTEGER_13 0xc0u
 #define INTEGER_13_MOST 4095
 #define STRING_12_MOST 4095u
-
-static uint64_t read_bytes(const uint8_t *at, unsigned bytes) {
-    uint64_t value = 0;
-    for (unsigned i = 0; i < bytes; i++) value |= (uint64_t)at[i] << (8 * i);
-    return value;
-}
 
 static uint8_t *write_bytes(uint8_t *at, uint64_t value, unsigned bytes) {
     for (unsigned i = 0; i < bytes; i++) at[i] = (uint8_t)(value >> (8 * i));
@@ -69,11 +64,11 @@ void listpack_set_head(uint8_t *listpack, size_t total_bytes, size_t elements) {
 }
 
 size_t listpack_bytes(const uint8_t *listpack) {
-    return (size_t)read_bytes(listpack, 4);
+    return (size_t)load_little_endian(listpack, 4);
 }
 
 size_t listpack_count(const uint8_t *listpack) {
-    size_t count = (size_t)read_bytes(listpack + 4, 2);
+    size_t count = (size_t)load_little_endian(listpack + 4, 2);
     if (count < LISTPACK_UNCOUNTED) return count;
     count = 0;
     for (const uint8_t *at = listpack_first(listpack); !listpack_is_end(at); at = listpack_next(at)) count++;
@@ -88,7 +83,7 @@ static uint64_t body_bytes(const uint8_t *at, size_t left) {
     if (first < STRING_12) return 2;
     if (first < STRING_32) return left < 2 ? 0 : 2 + ((uint64_t)(first & 15u) << 8 | at[1]);
     switch (first) {
-    case STRING_32: return left < 5 ? 0 : 5 + read_bytes(at + 1, 4);
+    case STRING_32: return left < 5 ? 0 : 5 + load_little_endian(at + 1, 4);
     case INTEGER_16: return 3;
     case INTEGER_24: return 4;
     case INTEGER_32: return 5;
@@ -101,7 +96,7 @@ bool listpack_is_whole(const uint8_t *listpack, size_t length) {
     if (length < LISTPACK_EMPTY_BYTES || listpack_bytes(listpack) != length || listpack[length - 1] != LISTPACK_END)
         return false;
     const uint8_t *at = listpack_first(listpack), *end = listpack + length - 1;
-    size_t count = 0, told = (size_t)read_bytes(listpack + 4, 2);
+    size_t count = 0, told = (size_t)load_little_endian(listpack + 4, 2);
     for (; at < end; count++) {
         uint64_t body = body_bytes(at, (size_t)(end - at));
         if (body == 0 || body + back_bytes(body) > (uint64_t)(end - at)) return false;
@@ -138,7 +133,7 @@ static bool read_integer(const uint8_t *at, int64_t *value) {
     }
     if (first < INTEGER_16) return false;
     unsigned bytes = first == INTEGER_16 ? 2 : first == INTEGER_24 ? 3 : first == INTEGER_32 ? 4 : 8;
-    *value = sign_extended(read_bytes(at + 1, bytes), 8 * bytes);
+    *value = sign_extended(load_little_endian(at + 1, bytes), 8 * bytes);
     return true;
 }
 

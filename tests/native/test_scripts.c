@@ -256,24 +256,35 @@ static void little_memory(struct server_config *config) {
     config->script_memory_limit_bytes = 1 << 20;
 }
 
-static void memory_runs_out_anywhere(void) {
+/* Of a script that takes a size, at any size: the server answers the next one. */
+static void check_little_memory(const char *format) {
     open_server(false, little_memory);
     struct memory_peer *peer = connect_peer();
     for (int size = 100; size < 400000; size += size / 3) {
         char script[300];
-        snprintf(script, sizeof script,
-                 "local t = {} for i = 1, 20 do t[i] = string.rep('x', %d) .. i redis.call('set', 'k' .. i, t[i]) end "
-                 "return {t, redis.call('mget', 'k1', 'k2', 'k3')}",
-                 size);
+        snprintf(script, sizeof script, format, size);
         eval(peer, script);
         settle();
         memory_peer_forget_received(peer);
         if (memory_peer_is_closed(peer)) peer = connect_peer();
     }
-    eval(peer, "return 1");
+    eval(peer, "return cjson.encode({1})");
     settle();
-    CHECK(received(peer, ":1\r\n"));
+    CHECK(received(peer, "$3\r\n[1]\r\n"));
     close_server();
+}
+
+static void memory_runs_out_anywhere(void) {
+    check_little_memory(
+        "local t = {} for i = 1, 20 do t[i] = string.rep('x', %d) .. i redis.call('set', 'k' .. i, t[i]) end "
+        "return {t, redis.call('mget', 'k1', 'k2', 'k3')}");
+}
+
+/* What the libraries put together is cut off by memory at any moment, too. */
+static void memory_runs_out_in_libraries(void) {
+    check_little_memory("local t = {} for i = 1, 5 do t[i] = string.rep('/', %d) .. i end local text = cjson.encode(t) "
+                        "return {struct.pack('sss', t[1], t[2], text), cjson.decode(text), "
+                        "cmsgpack.unpack(cmsgpack.pack(t))}");
 }
 
 /* What Lua's own limit ends, where a script raises those of cjson, leaves room on the stack that scripts run on. */
@@ -298,27 +309,6 @@ static void nesting_has_an_end(void) {
         CHECK(received(peer, ":1\r\n"));
         memory_peer_forget_received(peer);
     }
-    close_server();
-}
-
-/* What the libraries put together is cut off by memory at any moment, too. */
-static void memory_runs_out_in_libraries(void) {
-    open_server(false, little_memory);
-    struct memory_peer *peer = connect_peer();
-    for (int size = 100; size < 400000; size += size / 3) {
-        char script[300];
-        snprintf(script, sizeof script,
-                 "local t = {} for i = 1, 5 do t[i] = string.rep('/', %d) .. i end local text = cjson.encode(t) "
-                 "return {struct.pack('sss', t[1], t[2], text), cjson.decode(text), cmsgpack.unpack(cmsgpack.pack(t))}",
-                 size);
-        eval(peer, script);
-        settle();
-        memory_peer_forget_received(peer);
-        if (memory_peer_is_closed(peer)) peer = connect_peer();
-    }
-    eval(peer, "return cjson.encode({1})");
-    settle();
-    CHECK(received(peer, "$3\r\n[1]\r\n"));
     close_server();
 }
 

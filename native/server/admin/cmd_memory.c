@@ -134,11 +134,7 @@ static void memory_doctor(struct client *client) {
     if (server->config.maxmemory > 0 && used > (size_t)server->config.maxmemory / 10 * 9)
         text_append(&text, "More than nine tenths of maxmemory are in use.\n");
     if (!text.data) text_append(&text, "Nothing about the memory of this server stands out.\n");
-    if (text.failed)
-        reply_out_of_memory(client);
-    else
-        reply_verbatim(client, text.data, text.length);
-    text_free(&text);
+    reply_verbatim_text(client, &text);
 }
 
 static void memory_purge(struct client *client) {

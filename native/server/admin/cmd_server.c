@@ -13,11 +13,7 @@
 static void info_command(struct client *client) {
     struct text text = {0};
     server_info_text(client, client->argv + 1, client->argc - 1, &text);
-    if (text.failed)
-        reply_error(client, "OOM no memory for the reply");
-    else
-        reply_verbatim(client, text.data ? text.data : "", text.length);
-    text_free(&text);
+    reply_verbatim_text(client, &text);
 }
 
 static void time_command(struct client *client) {

@@ -23,25 +23,13 @@ static const struct topology *topology_of(const struct client *client) {
     return client->server->cluster->topology;
 }
 
-static void reply_text(struct client *client, struct text *text) {
-    if (text->failed)
-        reply_error(client, "OOM no memory for the reply");
-    else
-        reply_verbatim(client, text->data ? text->data : "", text->length);
-    text_free(text);
-}
-
 /* ---- the topology ---------------------------------------------------------------------------------------------------- */
 
 static void cluster_topology(struct client *client) {
     struct text text = {0};
     if (!cluster_is_on(client)) return;
     topology_write_json(topology_of(client), &text);
-    if (text.failed)
-        reply_error(client, "OOM no memory for the reply");
-    else
-        reply_bulk(client, text.data, text.length);
-    text_free(&text);
+    reply_bulk_text(client, &text);
 }
 
 /* CLUSTER SETTOPOLOGY version number [SHARD number id host port unix slots …] [MOVE slots number …] [LEAVING number …]
@@ -172,7 +160,7 @@ static void cluster_nodes(struct client *client) {
     if (!topology)
         text_append(&text, "%s :%" PRId64 "@0 myself,master - 0 0 0 connected\n", client->server->start.run_id,
                     client->server->config.port);
-    reply_text(client, &text);
+    reply_verbatim_text(client, &text);
 }
 
 static void cluster_myid(struct client *client) {
@@ -195,7 +183,7 @@ static void cluster_info(struct client *client) {
                 "\r\ncluster_my_epoch:%" PRId64 "\r\ncluster_stats_messages_sent:0\r\n"
                 "cluster_stats_messages_received:0\r\ntotal_cluster_links_buffer_limit_exceeded:0\r\n",
                 topology ? "ok" : "fail", slots, slots, shards, size, version, version);
-    reply_text(client, &text);
+    reply_verbatim_text(client, &text);
 }
 
 static void cluster_links(struct client *client) {

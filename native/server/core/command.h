@@ -15,6 +15,7 @@
 
 struct client;
 struct server;
+struct text;
 
 /* Each command has one row, and all that is known of it stands there: nothing else compares names. */
 enum command_flags {
@@ -175,6 +176,9 @@ void reply_verbatim(struct client *client, const char *text, size_t length); /* 
 /* The same in another format, three letters. */
 void reply_verbatim_as(struct client *client, const char *format, size_t format_length, const char *text,
                        size_t length);
+/* The text, which is freed; an error where memory ran out for it. */
+void reply_bulk_text(struct client *client, struct text *text);
+void reply_verbatim_text(struct client *client, struct text *text);
 /* One line of the type ('+': status, '(': big number); what would end it early becomes a blank. */
 void reply_line(struct client *client, char type, const char *text, size_t length);
 void reply_array(struct client *client, size_t count);

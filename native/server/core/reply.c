@@ -271,6 +271,22 @@ void reply_verbatim(struct client *client, const char *text, size_t length) {
     reply_verbatim_as(client, "txt", 3, text, length);
 }
 
+void reply_bulk_text(struct client *client, struct text *text) {
+    if (text->failed)
+        reply_error(client, "OOM no memory for the reply");
+    else
+        reply_bulk(client, text->data, text->length);
+    text_free(text);
+}
+
+void reply_verbatim_text(struct client *client, struct text *text) {
+    if (text->failed)
+        reply_error(client, "OOM no memory for the reply");
+    else
+        reply_verbatim(client, text->data ? text->data : "", text->length);
+    text_free(text);
+}
+
 void reply_line(struct client *client, char type, const char *text, size_t length) {
     append(client, &type, 1);
     for (size_t at = 0; at < length;) {

@@ -17,14 +17,6 @@ static int shown(const struct resp_argument *argument) {
     return !argument->data ? 0 : argument->length < NAME_SHOWN ? (int)argument->length : NAME_SHOWN;
 }
 
-static void reply_text(struct client *client, struct text *text) {
-    if (text->failed)
-        reply_error(client, "OOM no memory for the reply");
-    else
-        reply_bulk(client, text->data ? text->data : "", text->length);
-    text_free(text);
-}
-
 /* More arguments than any form of the subcommand has. */
 static void reply_wrong_use(struct client *client) {
     reply_error(client, "ERR unknown subcommand or wrong number of arguments for '%.*s'. Try ACL HELP.",
@@ -46,7 +38,7 @@ static void acl_list(struct client *client) {
         struct text text = {0};
         text_append(&text, "user %s ", acl->users[i]->name);
         acl_describe_user(acl->commands, acl->users[i], &text);
-        reply_text(client, &text);
+        reply_bulk_text(client, &text);
     }
 }
 
@@ -114,11 +106,11 @@ static void reply_selector(struct client *client, const struct acl_selector *sel
     acl_describe_keys(selector, &keys);
     acl_describe_channels(selector, &channels);
     reply_bulk_string(client, "commands");
-    reply_text(client, &commands);
+    reply_bulk_text(client, &commands);
     reply_bulk_string(client, "keys");
-    reply_text(client, &keys);
+    reply_bulk_text(client, &keys);
     reply_bulk_string(client, "channels");
-    reply_text(client, &channels);
+    reply_bulk_text(client, &channels);
 }
 
 static void acl_getuser(struct client *client) {

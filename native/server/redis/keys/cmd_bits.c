@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/words.h"
 #include "server/core/command_table.h"
 #include "server/redis/keys/cmd_bits.h"
 #include "server/redis/keys/keyspace.h"
@@ -69,12 +70,6 @@ static void setbit_command(struct client *client) {
 
 /* ---- ranges of bits ---------------------------------------------------------------------------------------------- */
 
-static uint64_t load64(const uint8_t *bytes) {
-    uint64_t word;
-    memcpy(&word, bytes, sizeof word);
-    return word;
-}
-
 /* The byte without its bits before `first` and behind `last`, both counted from its highest. */
 static uint8_t masked(uint8_t byte, uint64_t first, uint64_t last) {
     return (uint8_t)(byte & 0xff >> first & 0xff << (7 - last));
@@ -86,7 +81,7 @@ static uint64_t count_bits(const uint8_t *bytes, uint64_t first, uint64_t last) 
     if (at == end) return (uint64_t)__builtin_popcount(masked(bytes[at], first & 7, last & 7));
     count = (uint64_t)__builtin_popcount(masked(bytes[at], first & 7, 7));
     count += (uint64_t)__builtin_popcount(masked(bytes[end], 0, last & 7));
-    for (at++; at + 8 <= end; at += 8) count += (uint64_t)__builtin_popcountll(load64(bytes + at));
+    for (at++; at + 8 <= end; at += 8) count += (uint64_t)__builtin_popcountll(load_u64(bytes + at));
     for (; at < end; at++) count += (uint64_t)__builtin_popcount(bytes[at]);
     return count;
 }
@@ -98,7 +93,7 @@ static uint64_t find_bit(const uint8_t *bytes, bool set, uint64_t first, uint64_
     uint8_t found = masked((uint8_t)(bytes[at] ^ flip), first & 7, 7);
     if (found == 0) {
         const uint64_t same = set ? 0 : UINT64_MAX;
-        for (at++; at + 8 <= end && load64(bytes + at) == same; at += 8) continue;
+        for (at++; at + 8 <= end && load_u64(bytes + at) == same; at += 8) continue;
         while (at <= end && (found = (uint8_t)(bytes[at] ^ flip)) == 0) at++;
     }
     if (found == 0) return last + 1;

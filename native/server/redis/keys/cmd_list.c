@@ -82,12 +82,6 @@ static void rpushx_command(struct client *client) {
     push(client, false, true);
 }
 
-static void pop_one(struct client *client, struct list *list, bool at_head) {
-    struct value *element = list_pop(list, at_head);
-    reply_string(client, element);
-    value_free(element);
-}
-
 static void pop(struct client *client, bool at_head) {
     if (client->argc > 3) {
         reply_arity_error(client);
@@ -110,7 +104,7 @@ static void pop(struct client *client, bool at_head) {
         if ((uint64_t)count > list_length(list)) count = (int64_t)list_length(list);
         reply_array(client, (size_t)count);
     }
-    for (int64_t i = 0; i < count; i++) pop_one(client, list, at_head);
+    for (int64_t i = 0; i < count; i++) reply_popped(client, list, at_head);
     keyspace_changed(client, entry);
     remove_if_empty(client, entry);
 }

@@ -191,12 +191,6 @@ static bool pops_parse(struct client *client, uint32_t at, struct pops *pops) {
     return true;
 }
 
-static void pop_one(struct client *client, struct list *list, bool from_left) {
-    struct value *element = list_pop(list, from_left);
-    reply_string(client, element);
-    string_free(element);
-}
-
 /* Replies the key in argument `index` and up to pops->count of its elements, in pairs of key and array. */
 static void pop_some(struct client *client, uint32_t index, struct dict_entry *entry, const struct pops *pops) {
     struct list *list = list_of(entry);
@@ -204,7 +198,7 @@ static void pop_some(struct client *client, uint32_t index, struct dict_entry *e
     reply_array(client, 2);
     reply_bulk(client, client->argv[index].data, client->argv[index].length);
     reply_array(client, (size_t)count);
-    for (uint64_t i = 0; i < count; i++) pop_one(client, list, pops->from_left);
+    for (uint64_t i = 0; i < count; i++) reply_popped(client, list, pops->from_left);
     char number[NUMBER_INT64_TEXT];
     number[number_format_int64((int64_t)count, number)] = '\0';
     propagate_key_words(client, pops->from_left ? "LPOP" : "RPOP", index, number, NULL);
@@ -254,7 +248,7 @@ static void blmpop_command(struct client *client) {
 static void pop_pair(struct client *client, uint32_t index, struct dict_entry *entry, bool from_left) {
     reply_array(client, 2);
     reply_bulk(client, client->argv[index].data, client->argv[index].length);
-    pop_one(client, list_of(entry), from_left);
+    reply_popped(client, list_of(entry), from_left);
     propagate_as(client, from_left ? "LPOP" : "RPOP", index, 1);
     list_changed(client, entry);
 }

@@ -116,17 +116,15 @@ void reply_string(struct client *client, const struct value *value) {
     reply_view(client, &view);
 }
 
+void reply_popped(struct client *client, struct list *list, bool from_head) {
+    struct value *element = list_pop(list, from_head);
+    reply_string(client, element);
+    string_free(element);
+}
+
 void reply_out_of_memory(struct client *client) {
     client->server->changes.out_of_memory = true;
     reply_error(client, "OOM the system has no memory left for this; free keys or lower maxmemory");
-}
-
-void reply_verbatim_text(struct client *client, struct text *text) {
-    if (text->failed)
-        reply_out_of_memory(client);
-    else
-        reply_verbatim(client, text->data ? text->data : "", text->length);
-    text_free(text);
 }
 
 void reply_no_such_key(struct client *client) {

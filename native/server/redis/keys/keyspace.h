@@ -42,8 +42,8 @@ struct value *keyspace_string(struct client *client, uint32_t index);
 
 void reply_view(struct client *client, const struct string_view *view);
 void reply_string(struct client *client, const struct value *value);
+void reply_popped(struct client *client, struct list *list, bool from_head); /* takes the element out */
 void reply_out_of_memory(struct client *client); /* the command may have made a part of its changes: that is noted */
-void reply_verbatim_text(struct client *client, struct text *text); /* and frees it */
 void reply_no_such_key(struct client *client);
 void reply_not_an_integer(struct client *client);
 void reply_empty_bulk(struct client *client);
