@@ -218,7 +218,7 @@ static void check_info(void) {
     CHECK(client);
     server_info_text(client, &everything, 1, &info);
     CHECK(!info.failed && info_number(&info, "\r\nconnected_clients:") == server->clients.count);
-    CHECK(info_number(&info, "\r\nblocked_clients:") == server->blocked_clients);
+    CHECK(info_number(&info, "\r\nblocked_clients:") == server->clients.blocked);
     CHECK(info_number(&info, "\r\ntotal_commands_processed:") == server->stats.commands);
     CHECK(info_number(&info, "\r\ntables:") == server->replay->tables->count);
     for (unsigned database = 0; database < STORE_DATABASES; database++) {
@@ -243,8 +243,8 @@ static void check_counters(void) {
         clients++;
         blocked += client->blocked;
     }
-    CHECK(clients == server->clients.count && blocked == server->blocked_clients);
-    CHECK(server->deadlines.count <= blocked);
+    CHECK(clients == server->clients.count && blocked == server->clients.blocked);
+    CHECK(server->clients.deadlines.count <= blocked);
     for (const struct replay_entry *entry = server->replay->tables->entries; entry; entry = entry->next) {
         struct table_info info;
         table_info(entry->table, &info);
@@ -289,7 +289,7 @@ static void run_own(const char *line) {
 
 /* With nobody there nothing is held for anybody. */
 static void check_nobody_holds_anything(void) {
-    CHECK(server->blocked_clients == 0 && server->deadlines.count == 0 && server->clients.writers == 0);
+    CHECK(server->clients.blocked == 0 && server->clients.deadlines.count == 0 && server->clients.writers == 0);
     CHECK(server->replay->shares.bytes == 0 && server->replay->shares.leases == 0 &&
           server->replay->shares.arenas == 0);
     CHECK(server->output_pool.inline_bytes == 0 && server->admin->monitors.count == 0);

@@ -63,7 +63,7 @@ static void whoever_changes_a_value_that_is_to_be_copied_waits_and_others_do_not
     say(both, "MULTI\r\nSET k 1\r\nHDEL i field-1\r\nEXEC\r\n");
     one_turn();
     one_turn();
-    CHECK(server->copying && !has_answer(one) && server->blocked_clients == 2);
+    CHECK(server->copying && !has_answer(one) && server->clients.blocked == 2);
     CHECK(received(both, "+OK\r\n+QUEUED\r\n+QUEUED\r\n"));
     asks_and_is_answered_at_once(other, "HGET h field-0\r\n", "$6\r\nbefore\r\n");
     asks_and_is_answered_at_once(other, "SET small 1\r\n", "+OK\r\n");
@@ -81,10 +81,10 @@ static void who_leaves_or_is_stopped_while_it_waits_has_changed_nothing(void) {
     say(one, "HSET h field-0 after\r\n");
     say(two, "HSET h field-1 after\r\n");
     one_turn();
-    CHECK(server->blocked_clients == 2);
+    CHECK(server->clients.blocked == 2);
     memory_peer_vanish(one);
     one_turn();
-    CHECK(server->blocked_clients == 1);
+    CHECK(server->clients.blocked == 1);
     asks_and_is_answered_at_once(maker, "HGET h field-0\r\n", "$6\r\nbefore\r\n");
     server_ask_stop(server);
     server_run(server);

@@ -169,7 +169,7 @@ static void readers_that_stop_do_not_keep_items_from_others(void) {
         say(stalled[i], "REPLAY.SAMPLE t 8192 REPLACE 0 BLOCK 0\r\n");
         settle();
     }
-    CHECK(server->blocked_clients == 1); /* the second waits: the quarter that is left is for small replies */
+    CHECK(server->clients.blocked == 1); /* the second waits: the quarter that is left is for small replies */
     say(other, "REPLAY.SAMPLE t 1000 REPLACE 0\r\n");
     settle();
     CHECK(received_prefix(other, "*5\r\n"));
@@ -178,7 +178,7 @@ static void readers_that_stop_do_not_keep_items_from_others(void) {
     CHECK(received_prefix(other, "-TIMEOUT replies in flight hold 8192 items"));
     say(large, "REPLAY.SAMPLE t 4096 REPLACE 0 BLOCK 0\r\n");
     settle();
-    CHECK(server->blocked_clients == 2 && received_bytes(large) == 0);
+    CHECK(server->clients.blocked == 2 && received_bytes(large) == 0);
     say(other, "REPLAY.INFO t\r\n");
     settle();
     size_t length;
@@ -194,7 +194,7 @@ static void readers_that_stop_do_not_keep_items_from_others(void) {
         settle();
         CHECK(memory_peer_is_closed(stalled[i]));
     }
-    CHECK(received_prefix(large, "*5\r\n") && server->stats.stall_closes == 2 && server->blocked_clients == 0);
+    CHECK(received_prefix(large, "*5\r\n") && server->stats.stall_closes == 2 && server->clients.blocked == 0);
     close_server();
 }
 

@@ -271,18 +271,18 @@ static void takers_wait_for_keys_that_come_and_go(void) {
     settle();
     say(gone, "GRAD.TAKE g 1 BLOCK 100000 HEADERS\r\n");
     settle();
-    CHECK(server->blocked_clients == 2 && answers(pusher, "GRAD.LIST\r\n", "*0\r\n"));
+    CHECK(server->clients.blocked == 2 && answers(pusher, "GRAD.LIST\r\n", "*0\r\n"));
     push_small(pusher, "g", "a", "1");
     CHECK(received(taker, "")); /* the first wants more, which does not keep the second */
     CHECK(received(gone, "*4\r\n*1\r\n$1\r\na\r\n*1\r\n:1\r\n$7\r\nfloat32\r\n:4\r\n"));
-    CHECK(answers(pusher, "GRAD.DEL g\r\n", ":1\r\n") && server->blocked_clients == 1);
+    CHECK(answers(pusher, "GRAD.DEL g\r\n", ":1\r\n") && server->clients.blocked == 1);
     push_small(pusher, "g", "a", "1"); /* it is not known any more */
     memory_peer_vanish(taker);
     settle();
-    CHECK(server->blocked_clients == 0);
+    CHECK(server->clients.blocked == 0);
     say(gone, "GRAD.TAKE h 1 BLOCK 100000\r\n");
     settle();
-    server->deadlines.heap[0]->deadline_us = 0;
+    server->clients.deadlines.heap[0]->deadline_us = 0;
     settle();
     CHECK(received(gone, "-TIMEOUT no gradient waits\r\n"));
     CHECK(answers(pusher, "MULTI\r\nGRAD.TAKE h 1 BLOCK 0\r\nGRAD.TAKE g 1 HEADERS\r\nEXEC\r\n",
@@ -305,13 +305,13 @@ static void who_waits_for_keys_that_are_not_there_makes_none(void) {
         say(takers[i] = connect_peer(), line);
         settle();
     }
-    CHECK(server->blocked_clients == MORE && server->replay->gradients->queues == 0);
+    CHECK(server->clients.blocked == MORE && server->replay->gradients->queues == 0);
     for (int i = 0; i < (int)GRADIENTS_MAX_KEYS; i++) { /* all keys that there may be, while they wait */
         snprintf(key, sizeof key, "k%d", i);
         push_small(pusher, key, "a", "1");
         if (i != 1) CHECK(received(takers[i], "*4\r\n*1\r\n$1\r\na\r\n*1\r\n:1\r\n$7\r\nfloat32\r\n:4\r\n"));
     }
-    CHECK(server->blocked_clients == 5 && server->replay->gradients->queues == GRADIENTS_MAX_KEYS);
+    CHECK(server->clients.blocked == 5 && server->replay->gradients->queues == GRADIENTS_MAX_KEYS);
     /* The one who wants two waits on with its key, and with those of absent ones when that is taken away. */
     CHECK(server->replay->gradients->absent.length == 4);
     struct client *waits = gradients_registry_find(server->replay->gradients, "k1", 2)->takers.head;
@@ -327,7 +327,7 @@ static void who_waits_for_keys_that_are_not_there_makes_none(void) {
     settle();
     memory_peer_vanish(takers[MORE - 1]);
     settle();
-    CHECK(server->blocked_clients == 4);
+    CHECK(server->clients.blocked == 4);
     close_server();
 }
 
@@ -347,10 +347,10 @@ static void learners_wait_until_theirs_are_in_hand(void) {
     settle();
     say(second, "GRAD.AWAIT g 1 2 b c BLOCK 0\r\n");
     settle();
-    CHECK(server->blocked_clients == 2 && answers(other, "GRAD.DROP g c\r\n", ":1\r\n"));
+    CHECK(server->clients.blocked == 2 && answers(other, "GRAD.DROP g c\r\n", ":1\r\n"));
     CHECK(received(first, "") && received(second, ":1\r\n")); /* though the first waits still */
     CHECK(answers(other, "GRAD.DEL g\r\n", ":1\r\n") && received(first, ":0\r\n"));
-    CHECK(server->blocked_clients == 0);
+    CHECK(server->clients.blocked == 0);
     close_server();
 }
 
@@ -368,14 +368,14 @@ static void each_of_many_who_wait_has_its_turn(void) {
         say(peers[i], text);
         settle();
     }
-    CHECK(server->blocked_clients == MANY);
+    CHECK(server->clients.blocked == MANY);
     push_small(other, "g", "second", "1");
     for (int i = 0; i < MANY; i++) {
         size_t length;
         memory_peer_received(peers[i], &length);
         CHECK((length > 0) == (i % 2 == 0));
     }
-    CHECK(server->blocked_clients == MANY / 2);
+    CHECK(server->clients.blocked == MANY / 2);
     close_server();
 }
 

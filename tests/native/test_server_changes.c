@@ -146,7 +146,7 @@ static void a_client_that_leaves_its_change_alone_changes_nothing_about_it(void)
     while (silent(unblocked)) CHECK(turn() == 0);
     CHECK(received_prefix(unblocked, "-TIMEOUT "));
     settle();
-    CHECK(received(other, ":1\r\n") && table_field(other, "size") == 0 && server->blocked_clients == 0);
+    CHECK(received(other, ":1\r\n") && table_field(other, "size") == 0 && server->clients.blocked == 0);
     close_server();
 }
 

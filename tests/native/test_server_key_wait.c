@@ -6,10 +6,10 @@ static void a_client_named_twice_in_a_queue_is_served_once(void) {
     struct memory_peer *waiting = connect_peer(), *pusher = connect_peer();
     say(waiting, "BLPOP a b a a 0\r\n");
     settle();
-    CHECK(server->blocked_clients == 1 && received(waiting, ""));
+    CHECK(server->clients.blocked == 1 && received(waiting, ""));
     CHECK(answers(pusher, "RPUSH a 1 2\r\n", ":2\r\n"));
     CHECK(received(waiting, "*2\r\n$1\r\na\r\n$1\r\n1\r\n"));
-    CHECK(server->blocked_clients == 0 && answers(pusher, "LLEN a\r\n", ":1\r\n"));
+    CHECK(server->clients.blocked == 0 && answers(pusher, "LLEN a\r\n", ":1\r\n"));
     close_server();
 }
 
@@ -24,13 +24,13 @@ static void clients_leave_from_any_place_of_a_queue(void) {
         }
         memory_peer_vanish(waiting[gone]);
         settle();
-        CHECK(server->blocked_clients == 3);
+        CHECK(server->clients.blocked == 3);
         CHECK(answers(pusher, "RPUSH b 1 2\r\nRPUSH a 3\r\n", ":2\r\n:1\r\n"));
         static const char *const served[3] = {"*2\r\n$1\r\nb\r\n$1\r\n1\r\n", "*2\r\n$1\r\nb\r\n$1\r\n2\r\n",
                                               "*2\r\n$1\r\na\r\n$1\r\n3\r\n"};
         for (int i = 0, order = 0; i < 4; i++)
             if (i != gone) CHECK(received(waiting[i], served[order++]));
-        CHECK(server->blocked_clients == 0 && answers(pusher, "EXISTS a b\r\n", ":0\r\n"));
+        CHECK(server->clients.blocked == 0 && answers(pusher, "EXISTS a b\r\n", ":0\r\n"));
         close_server();
     }
 }
@@ -42,7 +42,7 @@ static void a_server_ends_with_clients_waiting(void) {
     say(first, "BLMOVE a b LEFT LEFT 0\r\n");
     say(second, "BLMPOP 10 3 c b a LEFT\r\n");
     settle();
-    CHECK(server->blocked_clients == 2 && server->deadlines.count == 1);
+    CHECK(server->clients.blocked == 2 && server->clients.deadlines.count == 1);
     close_server();
 }
 
@@ -51,9 +51,9 @@ static void a_wait_ends_at_its_deadline_and_leaves_all_keys(void) {
     struct memory_peer *waiting = connect_peer(), *pusher = connect_peer();
     say(waiting, "BRPOP a b c 100\r\n");
     settle();
-    server->deadlines.heap[0]->deadline_us = 0;
+    server->clients.deadlines.heap[0]->deadline_us = 0;
     settle();
-    CHECK(received(waiting, "*-1\r\n") && server->blocked_clients == 0 && server->deadlines.count == 0);
+    CHECK(received(waiting, "*-1\r\n") && server->clients.blocked == 0 && server->clients.deadlines.count == 0);
     CHECK(answers(pusher, "RPUSH a 1\r\nRPUSH b 1\r\n", ":1\r\n:1\r\n") && received(waiting, ""));
     close_server();
 }
@@ -79,7 +79,7 @@ static void many_waiters_are_served_in_order(void) {
     }
     settle();
     sprintf(text, ":%d\r\n", MANY);
-    CHECK(received(pusher, text) && server->blocked_clients == 0);
+    CHECK(received(pusher, text) && server->clients.blocked == 0);
     for (int i = 0; i < MANY; i++) {
         sprintf(text, "*2\r\n$1\r\na\r\n$4\r\n%d\r\n", i + 1000);
         CHECK(received(waiting[i], text));

@@ -47,7 +47,7 @@ static void begin_search(struct memory_peer *peer, int steps) {
         server_step(server);
     }
     for (int i = 0; i < steps; i++) server_step(server);
-    CHECK(server->slices.working.head && server->blocked_clients == 1);
+    CHECK(server->slices.working.head && server->clients.blocked == 1);
 }
 
 static void others_are_served_and_their_changes_lose_no_key(void) {
@@ -125,7 +125,7 @@ static void a_searcher_may_go_but_is_not_interrupted(void) {
     begin_search(second, 0);
     memory_peer_vanish(second);
     settle();
-    CHECK(server->blocked_clients == 0 && !server->slices.working.head);
+    CHECK(server->clients.blocked == 0 && !server->slices.working.head);
     CHECK(answers(other, "MULTI\r\nKEYS key:77\r\nEXEC\r\n", "+OK\r\n+QUEUED\r\n*1\r\n*1\r\n$6\r\nkey:77\r\n"));
     begin_search(searcher, 0);
     close_server();

@@ -12,14 +12,14 @@ static void blocked_clients_are_served_in_turn(void) {
         settle();
         CHECK(received(waiting[i], ""));
     }
-    CHECK(server->blocked_clients == 3 && table_field(pusher, "waiting") == 3);
+    CHECK(server->clients.blocked == 3 && table_field(pusher, "waiting") == 3);
     memory_peer_vanish(waiting[1]);
     settle();
-    CHECK(memory_peer_is_closed(waiting[1]) && server->blocked_clients == 2);
+    CHECK(memory_peer_is_closed(waiting[1]) && server->clients.blocked == 2);
     add(pusher, 7);
-    CHECK(server->blocked_clients == 2);
+    CHECK(server->clients.blocked == 2);
     add(pusher, 1);
-    CHECK(server->blocked_clients == 0);
+    CHECK(server->clients.blocked == 0);
     for (int i = 0; i < 3; i += 2) {
         size_t length;
         const uint8_t *bytes = memory_peer_received(waiting[i], &length);
@@ -68,11 +68,11 @@ static void a_waiting_client_that_sent_much_ahead_and_hung_up_is_let_go(void) {
     memory_peer_open_window(slow, 0);
     for (int get = 0; get < 10; get++) say(slow, "GET large\r\n");
     settle();
-    CHECK(server->blocked_clients == 1 && !memory_peer_is_read(waiting) && !memory_peer_is_read(slow));
+    CHECK(server->clients.blocked == 1 && !memory_peer_is_read(waiting) && !memory_peer_is_read(slow));
     memory_peer_finish(waiting);
     memory_peer_finish(slow);
     settle();
-    CHECK(memory_peer_is_closed(waiting) && server->blocked_clients == 0 && !memory_peer_is_closed(slow));
+    CHECK(memory_peer_is_closed(waiting) && server->clients.blocked == 0 && !memory_peer_is_closed(slow));
     memory_peer_open_window(slow, SIZE_MAX);
     settle();
     size_t length;
@@ -92,15 +92,15 @@ static void the_next_in_the_queue_is_served_when_the_first_gives_up(void) {
         say(second, "REPLAY.SAMPLE t 2 BLOCK 0\r\n");
         settle();
         add(other, 2);
-        CHECK(server->blocked_clients == 2);
+        CHECK(server->clients.blocked == 2);
         if (way == 0)
             memory_peer_vanish(first);
         else if (way == 1)
-            server->deadlines.heap[0]->deadline_us = 0;
+            server->clients.deadlines.heap[0]->deadline_us = 0;
         else
             say(other, "CLIENT UNBLOCK 1 ERROR\r\n");
         settle();
-        CHECK(server->blocked_clients == 0 && received_prefix(second, "*5\r\n$16\r\n"));
+        CHECK(server->clients.blocked == 0 && received_prefix(second, "*5\r\n$16\r\n"));
         close_server();
     }
 }
@@ -130,7 +130,7 @@ static void a_wait_ends_at_its_deadline_with_the_reason(void) {
     say(peer, "REPLAY.SAMPLE t 1 BLOCK 0\r\n");
     settle();
     CHECK(answers(other, "REPLAY.DROP t\r\n", "+OK\r\n") && received_prefix(peer, "-NOTABLE "));
-    CHECK(server->blocked_clients == 0 && server->deadlines.count == 0);
+    CHECK(server->clients.blocked == 0 && server->clients.deadlines.count == 0);
     close_server();
 }
 
@@ -147,8 +147,8 @@ static void who_waits_at_a_table_that_is_closed_is_told_at_once(void) {
         say(watchers[i], i ? "REPLAY.AWAIT t SIZE 9 BLOCK 0\r\n" : "REPLAY.AWAIT t SINCE 8 BLOCK 0\r\n");
     }
     settle();
-    CHECK(server->blocked_clients == 4);
-    CHECK(answers(other, "REPLAY.CLOSETABLE t\r\n", "+OK\r\n") && server->blocked_clients == 0);
+    CHECK(server->clients.blocked == 4);
+    CHECK(answers(other, "REPLAY.CLOSETABLE t\r\n", "+OK\r\n") && server->clients.blocked == 0);
     for (int i = 0; i < 2; i++)
         CHECK(received_prefix(adders[i], "-CLOSED table 't' is closed; ") && received_prefix(watchers[i], "-CLOSED "));
     CHECK(table_field(other, "closed") == 1 && table_field(other, "reserved_slots") == 0);
@@ -159,8 +159,8 @@ static void who_waits_at_a_table_that_is_closed_is_told_at_once(void) {
         say(samplers[i], i ? "REPLAY.SAMPLE t 3 BLOCK 0\r\nPING\r\n" : "REPLAY.SAMPLE t 4 BLOCK 0\r\nPING\r\n");
         settle();
     }
-    CHECK(server->blocked_clients == 2); /* the second stands behind the first */
-    CHECK(answers(other, "REPLAY.CLOSETABLE t 'the run is over'\r\n", "+OK\r\n") && server->blocked_clients == 0);
+    CHECK(server->clients.blocked == 2); /* the second stands behind the first */
+    CHECK(answers(other, "REPLAY.CLOSETABLE t 'the run is over'\r\n", "+OK\r\n") && server->clients.blocked == 0);
     CHECK(received_prefix(samplers[0], "-CLOSED table 't' is closed: the run is over; ") &&
           received_prefix(samplers[1], "*5\r\n$24\r\n"));
     CHECK(answers(samplers[0], "REPLAY.CLOSETABLE t a b\r\n",
@@ -191,7 +191,7 @@ static void a_script_or_a_transaction_may_close_a_table(void) {
             settle();
             CHECK(received(other, "+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*3\r\n+OK\r\n+OK\r\n+OK\r\n"));
         }
-        CHECK(received_prefix(waiting, "-CLOSED table 't' is closed: over; ") && server->blocked_clients == 0);
+        CHECK(received_prefix(waiting, "-CLOSED table 't' is closed: over; ") && server->clients.blocked == 0);
         close_server();
     }
 }
@@ -232,13 +232,13 @@ static void deadlines_come_in_order(void) {
         say(peers[i], text);
     }
     settle();
-    CHECK(server->deadlines.count == 40);
+    CHECK(server->clients.deadlines.count == 40);
     for (int i = 0; i < 40; i += 3) memory_peer_vanish(peers[i]);
     settle();
-    CHECK(server->deadlines.count == 26);
+    CHECK(server->clients.deadlines.count == 26);
     uint64_t last_us = 0;
-    while (server->deadlines.count > 0) {
-        struct client *nearest = server->deadlines.heap[0];
+    while (server->clients.deadlines.count > 0) {
+        struct client *nearest = server->clients.deadlines.heap[0];
         CHECK(nearest->deadline_us >= last_us);
         last_us = nearest->deadline_us;
         client_expire(nearest);
@@ -305,7 +305,7 @@ static void a_server_ends_while_clients_wait_for_a_snapshot(void) {
     transport->operations->poll(transport, 0);
     say(second, "REPLAY.SAVE ended\r\n");
     transport->operations->poll(transport, 0);
-    CHECK(server->blocked_clients == 2);
+    CHECK(server->clients.blocked == 2);
     close_server();
 }
 

@@ -254,7 +254,7 @@ static void whoever_vanishes_in_mid_gather_gives_everything_back(void) {
         CHECK(reads_shared(behind, base_behind, &lease) && server->replay->shares.leases == 1 && pinned(other) == 0);
         memory_peer_vanish(behind);
         settle();
-        CHECK(server->replay->shares.bytes == 0 && server->replay->shares.leases == 0 && server->blocked_clients == 0);
+        CHECK(server->replay->shares.bytes == 0 && server->replay->shares.leases == 0 && server->clients.blocked == 0);
         munmap((void *)(uintptr_t)base, ARENA);
         munmap((void *)(uintptr_t)base_behind, ARENA);
     }
@@ -269,7 +269,7 @@ static void a_gather_cut_short_is_answered_all_the_same(void) {
     uint64_t lease;
     say(learner, "REPLAY.SAMPLE t 128 SHARED\r\nPING\r\n");
     turn();
-    CHECK(server->blocked_clients == 1);
+    CHECK(server->clients.blocked == 1);
     client_expire(server_client_by_id(server, 1)); /* as a server that stops does */
     settle();
     size_t length;

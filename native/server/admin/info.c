@@ -49,7 +49,7 @@ static void transport_section(const struct client *client, struct text *out) {
 static void clients_section(const struct client *client, struct text *out) {
     struct server *server = client->server;
     text_append(out, "# Clients\r\nconnected_clients:%u\r\nmaxclients:%" PRId64 "\r\nblocked_clients:%u\r\n",
-                server->clients.count, server->config.maxclients, server->blocked_clients);
+                server->clients.count, server->config.maxclients, server->clients.blocked);
     size_t most_output = 0;
     for (const struct client *each = server->clients.head; each; each = each->next)
         if (each->output.unsent_bytes > most_output) most_output = each->output.unsent_bytes;

@@ -34,7 +34,7 @@ void info_more_clients(const struct server *server, struct text *out) {
     text_append(out,
                 "cluster_connections:0\r\nclient_recent_max_input_buffer:%zu\r\ntracking_clients:%" PRIu64 "\r\n"
                 "clients_in_timeout_table:%u\r\n",
-                most_input, dict_count(&server->redis->tracking->trackers), server->deadlines.count);
+                most_input, dict_count(&server->redis->tracking->trackers), server->clients.deadlines.count);
 }
 
 static size_t system_bytes(void) {

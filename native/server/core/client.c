@@ -148,7 +148,7 @@ static void forget_pending(struct client *client) {
 }
 
 static void leave_held(struct client *client) {
-    struct held_clients *held = &client->server->held;
+    struct held_clients *held = &client->server->clients.held;
     if (!client->held) return;
     client->held = false;
     if (client->held_previous)
@@ -193,8 +193,8 @@ void client_closed(void *context, void *owner) {
     forget_pending(client);
     output_clear(&client->output, &server->output_pool);
     if (client->writing) server->clients.writers--;
-    if (client->in_unsent) leave_list(&server->unsent_head, client, offsetof(struct client, unsent_next));
-    if (client->in_ready) leave_list(&server->ready_head, client, offsetof(struct client, ready_next));
+    if (client->in_unsent) leave_list(&server->clients.unsent_head, client, offsetof(struct client, unsent_next));
+    if (client->in_ready) leave_list(&server->clients.ready_head, client, offsetof(struct client, ready_next));
     resp_parser_free(&client->parser);
     unlink_client(server, client);
     log_event(LOG_DEBUG, "client_gone", LOG_FIELDS({"client", .number = (int64_t)client->id}), "client %llu is gone",
@@ -234,8 +234,8 @@ void client_make_ready(struct client *client) {
     struct server *server = client->server;
     if (client->in_ready || client->closing) return;
     client->in_ready = true;
-    client->ready_next = server->ready_head;
-    server->ready_head = client;
+    client->ready_next = server->clients.ready_head;
+    server->clients.ready_head = client;
 }
 
 static void fail_protocol(struct client *client) {
@@ -459,7 +459,7 @@ void client_write(struct client *client) {
 }
 
 void client_hold(struct client *client, uint64_t until) {
-    struct held_clients *held = &client->server->held;
+    struct held_clients *held = &client->server->clients.held;
     client->held_until = until;
     if (client->held) return;
     client->held = true;

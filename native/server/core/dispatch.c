@@ -123,7 +123,7 @@ static bool redirect(struct client *client, const char *message) {
 static bool lacks_replicas(const struct server *server) {
     const struct replication_settings *settings = &server->config.replication;
     return settings->min_replicas_to_write > 0 && settings->min_replicas_max_lag_s > 0 &&
-           server->good_replicas < settings->min_replicas_to_write;
+           server->place.good_replicas < settings->min_replicas_to_write;
 }
 
 /* Why nothing may be written to the store, or to tables, now; NULL: it may. */
@@ -152,8 +152,8 @@ static const char *refuse_as_replica(const struct client *client) {
     if (server->config.replication.is_read_only && (upcalls.transaction_flags(client, command) & COMMAND_WRITE))
         return READONLY_REFUSAL;
     /* The primary's records fit the tables only as they are there. */
-    if (server->follows_tables && (changes_tables(client, command, 0, NULL, NULL) ||
-                                   upcalls.transaction_has(client, command, changes_tables, NULL)))
+    if (server->place.follows_tables && (changes_tables(client, command, 0, NULL, NULL) ||
+                                         upcalls.transaction_has(client, command, changes_tables, NULL)))
         return READONLY_REFUSAL;
     bool is_stale = !server->config.replication.serves_stale_data && !upcalls.replication_is_up(server);
     if (!is_stale) return NULL;
@@ -188,12 +188,13 @@ bool command_admit(struct client *client, struct command_entry *entry) {
         const char *unwritten = refuse_writes(server, command->group->data == DATA_TABLES, text, sizeof text);
         if (unwritten) return refuse(client, "%s", unwritten);
     }
-    const char *unfit = server->is_replica && !client->is_primary ? refuse_as_replica(client) : NULL;
+    const char *unfit = server->place.is_replica && !client->is_primary ? refuse_as_replica(client) : NULL;
     if (unfit) return refuse(client, "%s", unfit);
     if (server_is_fenced(server) && !client->goes_on_unwritten &&
         (upcalls.transaction_flags(client, command) & COMMAND_WRITE))
-        return server->is_copy ? refuse(client, SERVER_COPY_REFUSAL)
-                               : refuse(client, SERVER_FENCED_REFUSAL, server->epoch, server->newest_epoch);
+        return server->place.is_copy
+                   ? refuse(client, SERVER_COPY_REFUSAL)
+                   : refuse(client, SERVER_FENCED_REFUSAL, server->place.epoch, server->place.newest_epoch);
     if (exclusive_is_busy(server) && !(command_request_flags(client, command) & COMMAND_ALLOW_BUSY))
         return refuse(client, EXCLUSIVE_BUSY_REFUSAL, server->exclusive.ended_by);
     if (client->resp == 2 && !(command->flags & COMMAND_SUBSCRIBER) && upcalls.pubsub_is_subscriber(client)) {
@@ -231,7 +232,7 @@ void command_call(struct client *client, struct command_entry *entry) {
     struct server *server = client->server;
     if (server->acting.tracking_is_due && !server->acting.client) upcalls.tracking_tell_readers(server);
     uint64_t began_ns = server->now_ns, changes = server->store->changes;
-    if (server->is_replica) server->store->keeps_expired = client->is_primary; /* it tells when they go */
+    if (server->place.is_replica) server->store->keeps_expired = client->is_primary; /* it tells when they go */
     client->error_replied = false;
     const struct client *acting = server->acting.client;
     if (!acting) server->acting.client = client;

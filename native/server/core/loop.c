@@ -97,7 +97,7 @@ void server_free(struct server *server) {
     if (server->store) store_free(server->store);
     if (server->commands) command_table_free(server->commands);
     output_pool_free(&server->output_pool);
-    memory_free(server->deadlines.heap);
+    memory_free(server->clients.deadlines.heap);
     memory_free(server->read_buffer);
     memory_free(server);
 }
@@ -126,8 +126,8 @@ struct client *server_client_by_id(const struct server *server, uint64_t id) {
 /* ---- one turn ---------------------------------------------------------------------------------------- */
 
 static void run_ready(struct server *server) {
-    struct client *client = server->ready_head;
-    server->ready_head = NULL; /* who becomes ready now waits for the next turn */
+    struct client *client = server->clients.ready_head;
+    server->clients.ready_head = NULL; /* who becomes ready now waits for the next turn */
     while (client) {
         struct client *next = client->ready_next;
         client->in_ready = false;
@@ -137,9 +137,9 @@ static void run_ready(struct server *server) {
 }
 
 static void write_unsent(struct server *server) {
-    while (server->unsent_head) {
-        struct client *client = server->unsent_head;
-        server->unsent_head = client->unsent_next;
+    while (server->clients.unsent_head) {
+        struct client *client = server->clients.unsent_head;
+        server->clients.unsent_head = client->unsent_next;
         client->in_unsent = false;
         if (!client->writing || client->output_failed) /* else the transport says when there is room again */
             client_write(client);
@@ -284,7 +284,8 @@ uint64_t server_step(void *context) {
         next_us = earlier(next_us, steps[i].run(server));
     }
     count_turn(server);
-    if (server->ready_head || server->woken || server->retry_parts || server->ending.asked != server->ending.begun)
+    if (server->clients.ready_head || server->woken || server->retry_parts ||
+        server->ending.asked != server->ending.begun)
         return 0;
     if (server->clients.count > 0) next_us = earlier(next_us, server->clients.next_sweep_us);
     if (server->ending.begun) next_us = earlier(next_us, server->ending.deadline_us);

@@ -40,7 +40,7 @@ enum room make_room(struct server *server, size_t more_bytes) {
     if (server->exclusive.on)
         return server->room.last; /* between two slices of a script all keys stay as it left them */
     if (server->pause.kind != PAUSE_NOTHING) return ROOM_ENOUGH;
-    if (server->is_replica && server->config.replication.ignores_maxmemory)
+    if (server->place.is_replica && server->config.replication.ignores_maxmemory)
         return ROOM_ENOUGH; /* the primary decides */
     if (server->config.maxmemory == 0 || !is_short(server, more_bytes))
         server->room.last = ROOM_ENOUGH;

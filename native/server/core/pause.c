@@ -10,7 +10,7 @@
 
 void pause_hold_expiry(struct server *server) {
     const struct pause *pause = &server->pause;
-    server->store->follows = server->is_replica || pause->kind != PAUSE_NOTHING || pause->for_failover;
+    server->store->follows = server->place.is_replica || pause->kind != PAUSE_NOTHING || pause->for_failover;
 }
 
 void pause_begin(struct server *server, enum pause_kind kind, uint64_t until_us) {

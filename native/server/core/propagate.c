@@ -145,7 +145,7 @@ static void record_for_replicas(struct client *client, bool changed) {
     const struct command *command = client->command;
     bool is_published = (command->flags & COMMAND_PUBSUB) && (command->flags & COMMAND_MAY_REPLICATE);
     if (command->group->data == DATA_BESIDE_KEYS) {
-        if (changed && client->server->streams_tables) record_carried(client);
+        if (changed && client->server->place.streams_tables) record_carried(client);
     } else if (changed || is_published) { /* although what is published changes nothing */
         record(client->server, CHANGES_FOR_REPLICAS, client);
     }
@@ -248,7 +248,7 @@ static uint8_t *add_record_for(struct server *server, enum changes_reader reader
 uint8_t *propagate_record(struct server *server, const char *table, size_t bytes, unsigned readers) {
     bool for_file = readers & 1u << CHANGES_FOR_FILE && buffer_of(server, CHANGES_FOR_FILE);
     bool for_replicas =
-        readers & 1u << CHANGES_FOR_REPLICAS && server->streams_tables && buffer_of(server, CHANGES_FOR_REPLICAS);
+        readers & 1u << CHANGES_FOR_REPLICAS && server->place.streams_tables && buffer_of(server, CHANGES_FOR_REPLICAS);
     if (for_file && for_replicas) return add_shared_record(server, table, bytes);
     if (for_file) return add_record_for(server, CHANGES_FOR_FILE, table, bytes);
     return for_replicas ? add_record_for(server, CHANGES_FOR_REPLICAS, table, bytes) : NULL;

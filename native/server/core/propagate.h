@@ -22,7 +22,7 @@ struct server;
  * All replicas read one stream, and a Redis among them knows neither records of tables nor commands for weights and
  * gradients. So these are sent in the argument of a PING, which a Redis takes as a sign of life: PROPAGATE_RECORD, the table's
  * name and the record, or PROPAGATE_COMMANDS and whole requests. A zero byte follows each word. They are sent only while
- * server.streams_tables. */
+ * server.place.streams_tables. */
 enum changes_reader { CHANGES_FOR_FILE, CHANGES_FOR_REPLICAS, CHANGES_READERS };
 
 struct changes_told {

@@ -14,8 +14,8 @@
 static void schedule_write(struct client *client) {
     if (client->in_unsent || !client->connection) return;
     client->in_unsent = true;
-    client->unsent_next = client->server->unsent_head;
-    client->server->unsent_head = client;
+    client->unsent_next = client->server->clients.unsent_head;
+    client->server->clients.unsent_head = client;
 }
 
 static bool is_muted(const struct client *client) {

@@ -121,15 +121,6 @@ struct stats {
     uint64_t sample_commands, sample_input, sample_output, sample_us; /* for the rates */
 };
 
-struct client_list {
-    struct client *head, *tail;
-    uint32_t count;
-    uint64_t last_id;
-    uint32_t writers; /* whose output waits for room */
-    struct client *sweep; /* where the next look for stalled clients begins */
-    uint64_t next_sweep_us; /* and when */
-};
-
 /* Clients whose replies wait until a file has come so far. */
 struct held_clients {
     struct client *head;
@@ -140,6 +131,20 @@ struct held_clients {
 struct deadlines {
     struct client **heap;
     uint32_t count, capacity;
+};
+
+struct client_list {
+    struct client *head, *tail; /* in the order they came */
+    uint32_t count;
+    uint64_t last_id;
+    struct client *ready_head; /* have unparsed input that may be run now */
+    struct client *unsent_head; /* have replies to write at the end of this turn */
+    struct held_clients held;
+    uint32_t blocked;
+    struct deadlines deadlines;
+    uint32_t writers; /* whose output waits for room */
+    struct client *sweep; /* where the next look for stalled clients begins */
+    uint64_t next_sweep_us; /* and when */
 };
 
 /* Of requests; from config. */
@@ -199,6 +204,18 @@ struct acting {
     bool tracking_is_due; /* tracking clients have still to be told of keys that they have read */
 };
 
+/* What a server is in replication. */
+struct replication_place {
+    bool is_replica;        /* follows another server */
+    bool is_copy;           /* its data are those of a primary, and nobody has promoted it since */
+    uint64_t origin;        /* of its data (replication/epoch.h); 0: nobody has asked for it yet */
+    uint64_t epoch;         /* of it, or of the primary that it follows (replication/epoch.h) … */
+    uint64_t newest_epoch;  /* … and the newest that it has heard of, which is never less */
+    uint32_t good_replicas; /* that have acknowledged something within min-replicas-max-lag */
+    bool streams_tables;    /* a primary's replicas are sent what happens to tables, weights and gradients … */
+    bool follows_tables;    /* … and a replica applies it: nobody else may change them */
+};
+
 struct server {
     struct server_config config;
     struct stats stats;
@@ -221,25 +238,11 @@ struct server {
     } transports;
     struct transport_events events;
 
-    struct client_list clients; /* in the order they came */
-    struct client *ready_head; /* have unparsed input that may be run now */
-    struct client *unsent_head; /* have replies to write at the end of this turn */
-    struct held_clients held;
-    struct deadlines deadlines;
+    struct client_list clients;
     struct wait_queue *woken; /* queues to retry after the current command */
     bool retry_parts; /* clients that wait in no queue, as for keys, may be served now */
-    uint32_t blocked_clients;
     struct acting acting;
-    struct { /* its place in replication */
-        bool is_replica;        /* follows another server */
-        bool is_copy;           /* its data are those of a primary, and nobody has promoted it since */
-        uint64_t origin;        /* of its data (replication/epoch.h); 0: nobody has asked for it yet */
-        uint64_t epoch;         /* of it, or of the primary that it follows (replication/epoch.h) … */
-        uint64_t newest_epoch;  /* … and the newest that it has heard of, which is never less */
-        uint32_t good_replicas; /* that have acknowledged something within min-replicas-max-lag */
-        bool streams_tables;    /* a primary's replicas are sent what happens to tables, weights and gradients … */
-        bool follows_tables;    /* … and a replica applies it: nobody else may change them */
-    };
+    struct replication_place place;
     struct exclusive exclusive; /* a script or a transaction that takes several turns */
     struct pause pause;         /* of clients' commands */
     struct slices slices;
@@ -284,7 +287,7 @@ uint64_t server_step(void *server);
 
 /* A newer primary has taken its place, or it was never made one: it takes no writes. */
 static inline bool server_is_fenced(const struct server *server) {
-    return !server->is_replica && (server->is_copy || server->newest_epoch > server->epoch);
+    return !server->place.is_replica && (server->place.is_copy || server->place.newest_epoch > server->place.epoch);
 }
 #define SERVER_FENCED_REFUSAL                                                                                      \
     "READONLY this primary is of epoch %" PRIu64 ", and one of epoch %" PRIu64                                     \

@@ -24,17 +24,17 @@ static void placed(const void *client, uint32_t at, void *context) {
 
 static void settle(struct server *server, uint32_t at, struct client *client) {
     const struct heap heap = {
-        server->deadlines.heap, sizeof client, server->deadlines.count, ends_before, placed, NULL};
+        server->clients.deadlines.heap, sizeof client, server->clients.deadlines.count, ends_before, placed, NULL};
     heap_settle(heap, at, &client);
 }
 
 static bool deadline_add(struct server *server, struct client *client) {
-    struct client **heap =
-        memory_grow(server->deadlines.heap, server->deadlines.count, &server->deadlines.capacity, 64, sizeof *heap);
+    struct client **heap = memory_grow(server->clients.deadlines.heap, server->clients.deadlines.count,
+                                       &server->clients.deadlines.capacity, 64, sizeof *heap);
     if (!heap) return false;
-    server->deadlines.heap = heap;
-    server->deadlines.count++;
-    settle(server, server->deadlines.count - 1, client);
+    server->clients.deadlines.heap = heap;
+    server->clients.deadlines.count++;
+    settle(server, server->clients.deadlines.count - 1, client);
     return true;
 }
 
@@ -42,7 +42,7 @@ static void deadline_remove(struct server *server, struct client *client) {
     uint32_t index = client->deadline_index;
     if (index == UINT32_MAX) return;
     client->deadline_index = UINT32_MAX;
-    struct client *last = server->deadlines.heap[--server->deadlines.count];
+    struct client *last = server->clients.deadlines.heap[--server->clients.deadlines.count];
     if (last != client) settle(server, index, last);
 }
 
@@ -71,7 +71,7 @@ void client_block(struct client *client, struct wait_queue *queue, uint64_t dead
     client->retry = retry;
     client->expired = expired;
     client->queue = queue;
-    server->blocked_clients++;
+    server->clients.blocked++;
     if (!queue) return;
     LIST_APPEND(queue->head, queue->tail, client, wait_next, wait_previous);
     queue->length++;
@@ -81,7 +81,7 @@ void client_block(struct client *client, struct wait_queue *queue, uint64_t dead
 static struct wait_queue *leave(struct client *client) {
     struct wait_queue *queue = client->queue;
     client->blocked = false;
-    client->server->blocked_clients--;
+    client->server->clients.blocked--;
     deadline_remove(client->server, client);
     if (client->leave_wait) client->leave_wait(client);
     if (!queue) return NULL;
@@ -229,7 +229,7 @@ void server_run_woken(struct server *server) {
 }
 
 uint64_t server_run_deadlines(struct server *server) {
-    while (server->deadlines.count > 0 && server->deadlines.heap[0]->deadline_us <= server->now_us)
-        client_expire(server->deadlines.heap[0]);
-    return server->deadlines.count > 0 ? server->deadlines.heap[0]->deadline_us : CLOCK_NEVER;
+    while (server->clients.deadlines.count > 0 && server->clients.deadlines.heap[0]->deadline_us <= server->now_us)
+        client_expire(server->clients.deadlines.heap[0]);
+    return server->clients.deadlines.count > 0 ? server->clients.deadlines.heap[0]->deadline_us : CLOCK_NEVER;
 }

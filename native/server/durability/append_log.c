@@ -86,7 +86,7 @@ void append_log_replied(struct client *client) {
 
 static void release(struct append_log *log) {
     uint64_t to = come_to(log);
-    for (struct client *client = log->server->held.head; client;) {
+    for (struct client *client = log->server->clients.held.head; client;) {
         struct client *next = client->held_next;
         if (client->held_until <= to) client_let_go(client);
         client = next;
@@ -95,8 +95,8 @@ static void release(struct append_log *log) {
 
 /* What they were told is not so: that it is on the disk. They are told nothing, and see their connection end. */
 static void close_held(struct append_log *log) {
-    while (log->server->held.head) {
-        struct client *client = log->server->held.head;
+    while (log->server->clients.held.head) {
+        struct client *client = log->server->clients.held.head;
         if (policy_of(log) == APPEND_SYNC_ALWAYS)
             client_close(client);
         else
@@ -237,7 +237,7 @@ uint64_t append_log_step(struct append_log *log) {
         close_held(log);
     }
     take_back(log);
-    if (log->server->held.head) release(log); /* another policy may hold now */
+    if (log->server->clients.held.head) release(log); /* another policy may hold now */
     uint64_t look_us = log->notifier >= 0 ? CLOCK_NEVER : log->server->now_us + LOOK_AGAIN_US;
     if (log->writer->busy) return look_us;
     uint64_t rewrite_us = append_rewrite_step(log);
@@ -314,7 +314,7 @@ static void begin_with_base(struct append_log *log) {
 
 void append_log_replaced(struct append_log *log) {
     if (!log->writer) return;
-    while (log->server->held.head) client_let_go(log->server->held.head);
+    while (log->server->clients.held.head) client_let_go(log->server->clients.held.head);
     drop_changes(log);
     begin_with_base(log);
 }
@@ -409,7 +409,7 @@ static void turn_off(struct append_log *log) {
     append_rewrite_give_up(log);
     replay_log_off(log->server->replay->tables);
     finish(log);
-    while (log->server->held.head) client_let_go(log->server->held.head);
+    while (log->server->clients.held.head) client_let_go(log->server->clients.held.head);
     append_writer_free(log->writer);
     log->writer = NULL;
     log->failing = log->broken = log->renewing = log->beginning = log->rewrite_wanted = false;
@@ -458,7 +458,7 @@ void append_log_info(const struct append_log *log, struct text *out) {
                 "\r\naof_fsyncs:%" PRIu64 "\r\naof_held_clients:%u\r\naof_last_write_error:%s\r\n"
                 "aof_last_rewrite_error:%s\r\n",
                 append_log_bytes(log), log->grown_from_bytes, log->beginning, writer->open.total,
-                writer->busy && writer->job.sync, log->delayed_fsyncs, writer->fsyncs, log->server->held.count,
+                writer->busy && writer->job.sync, log->delayed_fsyncs, writer->fsyncs, log->server->clients.held.count,
                 is_bad ? log->error.message : "",
                 log->rewrite_error.code != ERROR_NONE ? log->rewrite_error.message : "");
 }

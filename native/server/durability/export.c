@@ -161,7 +161,7 @@ static void cut_ended(struct server *server, uint64_t bytes, const struct error 
 
 /* What is sent to replicas tells of tables, or can from now on. */
 static bool may_have_tables(const struct server *server) {
-    return !server->is_replica || server->follows_tables;
+    return !server->place.is_replica || server->place.follows_tables;
 }
 
 static bool someone_takes_tables(const struct export *export) {

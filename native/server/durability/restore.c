@@ -127,11 +127,11 @@ int restore_adopt_store(struct server *server, struct store_content *content, st
 }
 
 void restore_adopt_epochs(struct server *server, const struct snapshot_content *content) {
-    server->epoch = content->epoch < INT64_MAX ? content->epoch : 0;
-    server->newest_epoch = content->newest_epoch < INT64_MAX ? content->newest_epoch : 0;
-    if (server->newest_epoch < server->epoch) server->newest_epoch = server->epoch;
-    server->origin = content->origin;
-    server->is_copy = content->is_copy;
+    server->place.epoch = content->epoch < INT64_MAX ? content->epoch : 0;
+    server->place.newest_epoch = content->newest_epoch < INT64_MAX ? content->newest_epoch : 0;
+    if (server->place.newest_epoch < server->place.epoch) server->place.newest_epoch = server->place.epoch;
+    server->place.origin = content->origin;
+    server->place.is_copy = content->is_copy;
 }
 
 int restore_replace_keys(struct server *server, struct store_content *content, struct error *error) {

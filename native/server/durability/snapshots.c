@@ -32,7 +32,7 @@
 #define RETRY_US 5000000u /* after one has failed, before a rule begins another */
 
 static uint64_t known_origin(struct server *server) {
-    return server->origin;
+    return server->place.origin;
 }
 
 struct snapshots *snapshots_new(struct server *server) {
@@ -130,10 +130,10 @@ static int begin(struct snapshots *snapshots, struct error *error) {
         .run_id = snapshots->server->start.run_id,
         .store = snapshots->cut,
         .store_bytes = memory_used_bytes(),
-        .epoch = snapshots->server->epoch,
-        .newest_epoch = snapshots->server->newest_epoch,
+        .epoch = snapshots->server->place.epoch,
+        .newest_epoch = snapshots->server->place.newest_epoch,
         .origin = snapshots->origin(snapshots->server),
-        .is_copy = snapshots->server->is_copy,
+        .is_copy = snapshots->server->place.is_copy,
         .keep = (uint32_t)snapshots->server->config.snapshot_keep,
     };
     saved_tables_free(snapshots->cut_tables);
@@ -156,10 +156,10 @@ int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const 
         .run_id = snapshots->server->start.run_id,
         .store = snapshots->cut,
         .store_bytes = memory_used_bytes(),
-        .epoch = snapshots->server->epoch,
-        .newest_epoch = snapshots->server->newest_epoch,
+        .epoch = snapshots->server->place.epoch,
+        .newest_epoch = snapshots->server->place.newest_epoch,
         .origin = snapshots->origin(snapshots->server),
-        .is_copy = snapshots->server->is_copy,
+        .is_copy = snapshots->server->place.is_copy,
     };
     int failed = with_tables && retain_tables(snapshots, tables, true, error);
     failed = failed || begin_cut(snapshots, &options, tables, error);

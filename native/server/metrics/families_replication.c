@@ -7,7 +7,7 @@
 #include "server/replication/replication_part.h"
 
 static double is_replica(const struct metric_item *item) {
-    return item->server->is_replica;
+    return item->server->place.is_replica;
 }
 
 static double is_fenced(const struct metric_item *item) {
@@ -24,7 +24,7 @@ static double offset(const struct metric_item *item) {
 
 /* NaN: it is a primary. */
 static double primary_link_up(const struct metric_item *item) {
-    return item->server->is_replica ? item->server->replication->link.state == LINK_UP : NAN;
+    return item->server->place.is_replica ? item->server->replication->link.state == LINK_UP : NAN;
 }
 
 /* Of the replica that is furthest behind. NaN: none has all of the first copy. */

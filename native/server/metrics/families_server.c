@@ -24,7 +24,7 @@
 
 READ(clients, server->clients.count)
 READ(most_clients, server->config.maxclients)
-READ(blocked_clients, server->blocked_clients)
+READ(blocked_clients, server->clients.blocked)
 READ(connections, server->stats.connections)
 READ(connections_rejected, server->stats.connections_rejected)
 READ(commands, server->stats.commands)

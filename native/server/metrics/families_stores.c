@@ -63,7 +63,7 @@ READ(append_bytes,
      append_log_is_on(server->durability->append_log) ? (double)append_log_bytes(server->durability->append_log) : NAN)
 READ(append_failing, server->durability->append_log->failing ||
                          (server->durability->append_log->broken && !server->durability->append_log->beginning))
-READ(append_held, server->held.count)
+READ(append_held, server->clients.held.count)
 READ(append_delayed, server->durability->append_log->delayed_fsyncs)
 READ(append_rewrites, server->durability->append_log->rewrites)
 READ(append_rewrites_failed, server->durability->append_log->rewrites_failed)

@@ -48,7 +48,7 @@ int replay_registry_install(struct replay_registry *registry, struct table *cons
     struct replay_entry **entries = memory_calloc(count + 1, sizeof *entries);
     int failed = entries ? check(registry, tables, count, said, error)
                          : error_set(error, ERROR_GENERIC, "out of memory for %u tables", count);
-    if (!failed && count > 0 && registry->server->follows_tables)
+    if (!failed && count > 0 && registry->server->place.follows_tables)
         failed = error_set(error, ERROR_GENERIC,
                            "this replica has its primary's tables: restore them there, or send REPLICAOF NO ONE first");
     for (uint32_t i = 0; i < count && !failed; i++) {
@@ -70,7 +70,7 @@ int replay_registry_install(struct replay_registry *registry, struct table *cons
         replay_log_restored(entries[i]);
     }
     /* Records cannot tell what was restored: replicas are sent everything again. */
-    if (!failed && count > 0 && registry->server->streams_tables) upcalls.replication_lost(registry->server);
+    if (!failed && count > 0 && registry->server->place.streams_tables) upcalls.replication_lost(registry->server);
     memory_free(entries);
     return failed;
 }

@@ -55,7 +55,8 @@ void replay_log_recount(struct replay_registry *registry) {
 
 int replay_log_begin(struct replay_entry *entry, struct error *error) {
     const struct replay_registry *registry = entry->registry;
-    return (registry->logs || registry->server->streams_tables) && is_durable(entry) ? open_journal(entry, error) : 0;
+    return (registry->logs || registry->server->place.streams_tables) && is_durable(entry) ? open_journal(entry, error)
+                                                                                           : 0;
 }
 
 void replay_log_created(struct replay_entry *entry) {
@@ -63,7 +64,7 @@ void replay_log_created(struct replay_entry *entry) {
     struct replay_registry *registry = entry->registry;
     struct server *server = registry->server;
     entry->logged = registry->logs && upcalls.append_log_buffer(server); /* else the next base has it */
-    entry->streamed = server->streams_tables;
+    entry->streamed = server->place.streams_tables;
     if (!table_journal_tell_created(entry->table)) { /* there was no memory to write its spec */
         if (entry->logged) upcalls.append_log_lost(server);
         if (entry->streamed) upcalls.replication_lost(server);

@@ -152,7 +152,7 @@ void replay_registry_enter(struct replay_registry *registry, struct replay_entry
 
 int replay_registry_create_named(struct replay_registry *registry, const char *name, const uint8_t *spec, size_t length,
                                  struct error *error) {
-    if (registry->server->follows_tables)
+    if (registry->server->place.follows_tables)
         return error_set(
             error, ERROR_GENERIC,
             "this replica has its primary's tables: create the table there, or send REPLICAOF NO ONE first");

@@ -117,7 +117,7 @@ bool carried_run(struct client *client) {
     bool is_record = take_word(&bytes, PROPAGATE_RECORD, sizeof PROPAGATE_RECORD);
     if (!is_record && !take_word(&bytes, PROPAGATE_COMMANDS, sizeof PROPAGATE_COMMANDS)) return false;
     /* One that was sent keys alone, since a Redis stands between it and the primary, passes over them as that does. */
-    if (!client->server->follows_tables) return true;
+    if (!client->server->place.follows_tables) return true;
     if (is_record)
         apply_record(client, bytes);
     else
@@ -134,8 +134,8 @@ bool carried_is_something(const struct server *server) {
 }
 
 void carried_begin(struct server *server) {
-    if (server->streams_tables) return;
-    server->streams_tables = true;
+    if (server->place.streams_tables) return;
+    server->place.streams_tables = true;
     server->replication->without_takers_us = server->now_us;
     server->replication->tables_from = change_stream_end(&server->replication->stream);
     replay_log_stream(server->replay->tables);
@@ -143,20 +143,20 @@ void carried_begin(struct server *server) {
 
 void carried_stop(struct server *server) {
     server->replication->tables_from = TABLES_NEVER;
-    server->replication->has_stopped_tables |= server->streams_tables;
-    server->streams_tables = false;
+    server->replication->has_stopped_tables |= server->place.streams_tables;
+    server->place.streams_tables = false;
 }
 
 void carried_tidy(struct server *server) {
     struct replication_part *part = server->replication;
-    if (part->has_stopped_tables && !server->streams_tables) replay_log_end_stream(server->replay->tables);
+    if (part->has_stopped_tables && !server->place.streams_tables) replay_log_end_stream(server->replay->tables);
     part->has_stopped_tables = false;
 }
 
 void carried_become_own(struct server *server, bool streams) {
-    if (!server->follows_tables) return;
-    server->follows_tables = false;
-    server->streams_tables = streams;
+    if (!server->place.follows_tables) return;
+    server->place.follows_tables = false;
+    server->place.streams_tables = streams;
     server->replication->without_takers_us = server->now_us;
     if (!replay_follow_end(server->replay->tables, streams) && streams) replication_lost(server);
     if (!streams) carried_stop(server);
@@ -167,10 +167,10 @@ void carried_become_own(struct server *server, bool streams) {
 void carried_info(const struct client *client, struct text *out) {
     const struct server *server = client->server;
     unsigned number = 0;
-    text_append(out, "tables_replicated:%d\r\n", server->streams_tables || server->follows_tables);
+    text_append(out, "tables_replicated:%d\r\n", server->place.streams_tables || server->place.follows_tables);
     for (const struct replay_entry *entry = server->replay->tables->entries; entry; entry = entry->next) {
         if (!replay_may_be_told(client, entry)) continue;
-        bool is_replicated = entry->followed || (entry->streamed && server->streams_tables);
+        bool is_replicated = entry->followed || (entry->streamed && server->place.streams_tables);
         text_append(out, "table%u:name=%s,replicated=%s\r\n", number++, table_config(entry->table)->name,
                     is_replicated ? "yes" : "no");
     }

@@ -18,9 +18,9 @@
 /* What it has is not known to be current, nor its offset: others may have more. True: the error is replied. */
 static bool lacks_primary(struct client *client) {
     const struct server *server = client->server;
-    if (server->is_replica && !link_is_up(server))
+    if (server->place.is_replica && !link_is_up(server))
         reply_error(client, "NOMASTERLINK Can't SYNC while not connected with my master");
-    else if (!server->is_replica && server->is_copy)
+    else if (!server->place.is_replica && server->place.is_copy)
         reply_error(client, "NOMASTERLINK this server follows nobody, and its data are a replica's (REPLICAOF NO ONE "
                             "makes it the primary)");
     else
@@ -50,14 +50,14 @@ static void sync_command(struct client *client) {
 static bool keeps_its_own(struct client *client, const struct replica *replica) {
     struct server *server = client->server;
     uint64_t origin = epoch_origin(server);
-    if (server->is_replica) return false;
+    if (server->place.is_replica) return false;
     if (replica->origin != 0 && replica->origin != origin)
         reply_error(client,
                     "NOMASTERLINK this primary's data do not descend from those that the replica has (REPLICAOF host "
                     "port, at the replica, gives these up)");
-    else if (replica->epoch > server->epoch)
-        reply_error(client, "NOMASTERLINK this primary is of epoch %" PRIu64 ", older than %" PRIu64, server->epoch,
-                    replica->epoch);
+    else if (replica->epoch > server->place.epoch)
+        reply_error(client, "NOMASTERLINK this primary is of epoch %" PRIu64 ", older than %" PRIu64,
+                    server->place.epoch, replica->epoch);
     else
         return false;
     return true;
@@ -73,11 +73,11 @@ static bool is_of_history(const struct replication_part *part, const struct resp
 /* Whether a replica that goes on with the stream's bytes has the same tables, weights and gradients then, or is to keep its
  * own. Where none are here nor there, the stream can begin to tell of them. */
 static bool agrees_on_tables(struct server *server, const struct replica *replica, int64_t offset) {
-    bool is_relay = server->is_replica && !server->follows_tables; /* of what a Redis sends */
+    bool is_relay = server->place.is_replica && !server->place.follows_tables; /* of what a Redis sends */
     if (!replica->takes_tables || is_relay) return true;
     if (replica->has_tables) return server->replication->tables_from <= (uint64_t)offset - 1;
     if (!replica->has_none || carried_is_something(server)) return false;
-    if (!server->is_replica) carried_begin(server);
+    if (!server->place.is_replica) carried_begin(server);
     return true;
 }
 
@@ -89,7 +89,7 @@ static bool continues(struct client *client, struct replica *replica, int64_t of
         if (!argument_is(&client->argv[1], "?")) part->partial_refused++;
         return false;
     }
-    bool tells = client->server->streams_tables || client->server->follows_tables;
+    bool tells = client->server->place.streams_tables || client->server->place.follows_tables;
     int length = snprintf(line, sizeof line, "+CONTINUE%s%s%s", replica->knows_ids ? " " : "",
                           replica->knows_ids ? part->id : "", replica->takes_tables && tells ? " TABLES" : "");
     length += replica_epoch_words(replica, line + length, sizeof line - (size_t)length);
@@ -102,7 +102,7 @@ static bool takes_over(struct client *client) {
     struct server *server = client->server;
     const struct resp_argument *id = &client->argv[1];
     const char *own = server->replication->id;
-    if (!server->is_replica) {
+    if (!server->place.is_replica) {
         reply_error(client, "ERR PSYNC FAILOVER can't be sent to a master.");
     } else if (id->length != REPLICATION_ID_LENGTH || strncasecmp((const char *)id->data, own, id->length) != 0) {
         reply_error(client, "ERR PSYNC FAILOVER replid must match my replid.");
@@ -236,7 +236,7 @@ static void reply_role_of_replica(struct client *client) {
 
 static void role_command(struct client *client) {
     const struct replication_part *part = client->server->replication;
-    if (client->server->is_replica) {
+    if (client->server->place.is_replica) {
         reply_role_of_replica(client);
         return;
     }
@@ -276,7 +276,7 @@ static bool enough(struct client *client) {
 static void wait_command(struct client *client) {
     struct server *server = client->server;
     int64_t replicas, timeout_ms;
-    if (server->is_replica) {
+    if (server->place.is_replica) {
         reply_error(client,
                     "ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 if a "
                     "replica is configured to be writable (which is not the default) writes to replicas are "
@@ -329,7 +329,7 @@ static void replicaof_command(struct client *client) {
     }
     snprintf(name, sizeof name, "%.*s", (int)host->length, (const char *)host->data);
     const struct primary_link *link = &server->replication->link;
-    if (server->is_replica && strcasecmp(link->host, name) == 0 && link->port == port) {
+    if (server->place.is_replica && strcasecmp(link->host, name) == 0 && link->port == port) {
         link_was_named(server);
         reply_status(client, "OK Already connected to specified master");
         return;

@@ -22,42 +22,43 @@
 static void keep(struct server *server) {
     char words[5][24] = {"FENCE"};
     struct resp_argument argv[5];
-    snprintf(words[1], sizeof words[1], "%" PRIu64, server->newest_epoch);
-    snprintf(words[2], sizeof words[2], "%" PRIu64, server->epoch);
-    snprintf(words[3], sizeof words[3], EPOCH_ORIGIN_FORMAT, server->origin);
-    snprintf(words[4], sizeof words[4], "%d", server->is_copy);
+    snprintf(words[1], sizeof words[1], "%" PRIu64, server->place.newest_epoch);
+    snprintf(words[2], sizeof words[2], "%" PRIu64, server->place.epoch);
+    snprintf(words[3], sizeof words[3], EPOCH_ORIGIN_FORMAT, server->place.origin);
+    snprintf(words[4], sizeof words[4], "%d", server->place.is_copy);
     for (int i = 0; i < 5; i++)
         argv[i] = (struct resp_argument){.data = (uint8_t *)words[i], .length = strlen(words[i])};
     propagate_to_file(server, 5, argv);
 }
 
 static void set(struct server *server, uint64_t epoch, uint64_t newest, uint64_t origin, bool is_copy) {
-    if (server->epoch == epoch && server->newest_epoch == newest && server->origin == origin &&
-        server->is_copy == is_copy)
+    if (server->place.epoch == epoch && server->place.newest_epoch == newest && server->place.origin == origin &&
+        server->place.is_copy == is_copy)
         return;
-    bool is_other = server->epoch != epoch || server->origin != origin || server->is_copy != is_copy;
+    bool is_other = server->place.epoch != epoch || server->place.origin != origin || server->place.is_copy != is_copy;
     /* They are told when they come back. */
-    if (server->epoch != epoch) replicas_close(server->replication);
-    server->epoch = epoch;
-    server->newest_epoch = newest;
-    server->origin = origin;
-    server->is_copy = is_copy;
+    if (server->place.epoch != epoch) replicas_close(server->replication);
+    server->place.epoch = epoch;
+    server->place.newest_epoch = newest;
+    server->place.origin = origin;
+    server->place.is_copy = is_copy;
     keep(server);
     if (is_other) snapshots_note_change_of_part(server->durability->snapshots);
 }
 
 static uint64_t origin_or_new(const struct server *server) {
-    return server->origin ? server->origin : random_entropy() | 1;
+    return server->place.origin ? server->place.origin : random_entropy() | 1;
 }
 
 uint64_t epoch_origin(struct server *server) {
-    if (!server->is_replica) set(server, server->epoch, server->newest_epoch, origin_or_new(server), server->is_copy);
-    return server->origin;
+    if (!server->place.is_replica)
+        set(server, server->place.epoch, server->place.newest_epoch, origin_or_new(server), server->place.is_copy);
+    return server->place.origin;
 }
 
 void epoch_raise(struct server *server) {
     int64_t now_ms = clock_unix_ms();
-    uint64_t next = server->newest_epoch + 1, now = now_ms > 0 ? (uint64_t)now_ms : 0;
+    uint64_t next = server->place.newest_epoch + 1, now = now_ms > 0 ? (uint64_t)now_ms : 0;
     if (next < now) next = now;
     set(server, next, next, origin_or_new(server), false);
     log_event(LOG_NOTICE, "epoch", LOG_FIELDS({"epoch", .number = (int64_t)next}),
@@ -65,32 +66,33 @@ void epoch_raise(struct server *server) {
 }
 
 void epoch_follow(struct server *server, uint64_t epoch, uint64_t origin) {
-    if (server->origin != origin) replicas_close(server->replication); /* likewise */
+    if (server->place.origin != origin) replicas_close(server->replication); /* likewise */
     set(server, epoch, epoch, origin, true);
 }
 
 void epoch_hear(struct server *server, uint64_t epoch) {
-    if (epoch <= server->newest_epoch) return;
+    if (epoch <= server->place.newest_epoch) return;
     bool was_fenced = server_is_fenced(server);
-    set(server, server->epoch, epoch, server->origin, server->is_copy);
+    set(server, server->place.epoch, epoch, server->place.origin, server->place.is_copy);
     if (was_fenced || !server_is_fenced(server)) return;
     char text[400];
-    snprintf(text, sizeof text, SERVER_FENCED_REFUSAL, server->epoch, server->newest_epoch);
-    log_event(
-        LOG_WARNING, "fenced",
-        LOG_FIELDS({"epoch", .number = (int64_t)server->epoch}, {"newest", .number = (int64_t)server->newest_epoch}),
-        "writes are refused: a newer primary, of epoch %" PRIu64 ", has taken the place of this one, of epoch "
-        "%" PRIu64,
-        server->newest_epoch, server->epoch);
+    snprintf(text, sizeof text, SERVER_FENCED_REFUSAL, server->place.epoch, server->place.newest_epoch);
+    log_event(LOG_WARNING, "fenced",
+              LOG_FIELDS({"epoch", .number = (int64_t)server->place.epoch},
+                         {"newest", .number = (int64_t)server->place.newest_epoch}),
+              "writes are refused: a newer primary, of epoch %" PRIu64 ", has taken the place of this one, of epoch "
+              "%" PRIu64,
+              server->place.newest_epoch, server->place.epoch);
     link_interrupt_waiting(server, text);
 }
 
 void epoch_succeed(struct server *server, uint64_t epoch) {
-    if (server->is_replica) {
+    if (server->place.is_replica) {
         epoch_hear(server, epoch);
-    } else if (epoch > server->epoch) {
+    } else if (epoch > server->place.epoch) {
         uint64_t next = epoch + 1;
-        set(server, next, next > server->newest_epoch ? next : server->newest_epoch, server->origin, server->is_copy);
+        set(server, next, next > server->place.newest_epoch ? next : server->place.newest_epoch, server->place.origin,
+            server->place.is_copy);
     }
 }
 
@@ -124,10 +126,10 @@ static bool load(struct client *client) {
         reply_syntax_error(client);
         return false;
     }
-    server->epoch = own;
-    server->newest_epoch = newest > own ? newest : own;
-    server->origin = origin;
-    server->is_copy = client->argc > 4 && argument_is(&client->argv[4], "1");
+    server->place.epoch = own;
+    server->place.newest_epoch = newest > own ? newest : own;
+    server->place.origin = origin;
+    server->place.is_copy = client->argc > 4 && argument_is(&client->argv[4], "1");
     return true;
 }
 
@@ -154,8 +156,8 @@ void fence_command(struct client *client) {
     }
     if (!(server->loading ? load : hear)(client)) return;
     reply_array(client, 4);
-    reply_bulk_string(client, server->is_replica || server->is_copy ? "slave" : "master");
-    reply_integer(client, (int64_t)server->epoch);
-    reply_integer(client, (int64_t)server->newest_epoch);
-    reply_bulk_format(client, EPOCH_ORIGIN_FORMAT, server->origin);
+    reply_bulk_string(client, server->place.is_replica || server->place.is_copy ? "slave" : "master");
+    reply_integer(client, (int64_t)server->place.epoch);
+    reply_integer(client, (int64_t)server->place.newest_epoch);
+    reply_bulk_format(client, EPOCH_ORIGIN_FORMAT, server->place.origin);
 }

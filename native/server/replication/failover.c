@@ -168,7 +168,7 @@ static bool read_wish(struct client *client, struct wish *wish) {
 /* Why it cannot begin; NULL: it can. */
 static const char *refusal(const struct server *server, const struct wish *wish) {
     if (failover_of(server)->state != FAILOVER_NONE) return "FAILOVER already in progress.";
-    if (server->is_replica) return "FAILOVER is not valid when server is a replica.";
+    if (server->place.is_replica) return "FAILOVER is not valid when server is a replica.";
     if (server->replication->replica_count == 0) return "FAILOVER requires connected replicas.";
     if (wish->is_forced && (!wish->has_timeout || !wish->host))
         return "FAILOVER with force option requires both a timeout and target HOST and IP.";

@@ -178,7 +178,7 @@ static void send_psync(struct primary_link *link) {
 /* A Redis passes over those that it does not know. */
 static void send_capabilities(struct primary_link *link) {
     const struct server *server = link->server;
-    if (server->follows_tables)
+    if (server->place.follows_tables)
         SEND(link->client, "REPLCONF", "capa", "eof", "capa", "psync2", "capa", "tables", "capa", "tables-kept");
     else if (!carried_is_something(server))
         SEND(link->client, "REPLCONF", "capa", "eof", "capa", "psync2", "capa", "tables", "capa", "tables-none");
@@ -188,7 +188,7 @@ static void send_capabilities(struct primary_link *link) {
 
 /* A server that was never promoted and has nothing loses nothing by data of another origin. */
 static bool has_nothing_to_keep(const struct server *server) {
-    return server->epoch == 0 && !append_load_holds_something(server);
+    return server->place.epoch == 0 && !append_load_holds_something(server);
 }
 
 /* By itself: a Redis takes ten words of whoever has not logged in. Whom REPLICAOF has just named is no older primary, whatever
@@ -196,9 +196,9 @@ static bool has_nothing_to_keep(const struct server *server) {
 static void send_epoch(struct primary_link *link) {
     char origin[40], epoch[40];
     bool follows_any = link->was_named || has_nothing_to_keep(link->server);
-    snprintf(origin, sizeof origin, "origin=" EPOCH_ORIGIN_FORMAT, follows_any ? 0 : link->server->origin);
+    snprintf(origin, sizeof origin, "origin=" EPOCH_ORIGIN_FORMAT, follows_any ? 0 : link->server->place.origin);
     if (!link->was_named)
-        snprintf(epoch, sizeof epoch, "epoch=%" PRIu64, link->server->epoch);
+        snprintf(epoch, sizeof epoch, "epoch=%" PRIu64, link->server->place.epoch);
     else if (link->left_epoch == 0)
         snprintf(epoch, sizeof epoch, "epoch=0");
     else
@@ -256,11 +256,11 @@ static bool go_on_with_tables(struct server *server, bool tells) {
         carried_become_own(server, false);
         return true;
     }
-    if (server->follows_tables) return true;
+    if (server->place.follows_tables) return true;
     if (carried_is_something(server)) return false;
     carried_stop(server);
     carried_tidy(server);
-    server->follows_tables = true;
+    server->place.follows_tables = true;
     server->replication->tables_from = change_stream_end(&server->replication->stream);
     return true;
 }
@@ -292,9 +292,9 @@ static void take_epoch(struct primary_link *link, const char *line) {
     uint64_t *number = &link->next_epoch, *origin = &link->next_origin;
     bool goes_on = strncmp(line, "+CONTINUE", 9) == 0;
     bool is_told = epoch && sscanf(epoch, " EPOCH %" SCNu64 " ORIGIN %16" SCNx64, number, origin) == 2;
-    if (!is_told) *number = goes_on ? server->epoch : 0;
-    if (*number > INT64_MAX) *number = server->epoch;
-    if (!is_told || *origin == 0) *origin = goes_on ? server->origin : 0;
+    if (!is_told) *number = goes_on ? server->place.epoch : 0;
+    if (*number > INT64_MAX) *number = server->place.epoch;
+    if (!is_told || *origin == 0) *origin = goes_on ? server->place.origin : 0;
 }
 
 static void take_psync_answer(struct primary_link *link, const char *line) {
@@ -391,7 +391,7 @@ static int replace(struct server *server, struct received_content *content, stru
     }
     carried_stop(server);
     carried_tidy(server);
-    server->follows_tables = true;
+    server->place.follows_tables = true;
     if (restore_replace_all(server, &content->all, error) == 0) return 0;
     carried_become_own(server, false);
     return -1;
@@ -420,7 +420,7 @@ static bool install(struct primary_link *link) {
     }
     snprintf(part->id, sizeof part->id, "%s", link->next_id);
     replication_forget_former(part);
-    if (server->follows_tables) part->tables_from = link->next_offset;
+    if (server->place.follows_tables) part->tables_from = link->next_offset;
     say(link, LOG_NOTICE, "primary_loaded", "%" PRIu64 " keys and %" PRIu32 " tables were read", keys, tables);
     received_file_free(link->file);
     link->file = NULL;
@@ -605,7 +605,7 @@ void link_interrupt_waiting(struct server *server, const char *error) {
 static void name(struct primary_link *link) {
     const struct server *server = link->server;
     link->was_named = true;
-    if (!server->is_replica || !server->is_copy) link->left_epoch = server->epoch;
+    if (!server->place.is_replica || !server->place.is_copy) link->left_epoch = server->place.epoch;
 }
 
 void link_was_named(struct server *server) {
@@ -616,7 +616,7 @@ void link_follow(struct server *server, const char *host, int64_t port) {
     struct primary_link *link = link_of(server);
     leave_primary(link);
     name(link);
-    if (!server->is_replica) {
+    if (!server->place.is_replica) {
         /* A change comes from elsewhere now. */
         link_interrupt_waiting(server,
                                "UNBLOCKED force unblock from blocking operation, instance state changed (master "
@@ -626,7 +626,7 @@ void link_follow(struct server *server, const char *host, int64_t port) {
     link->port = port;
     link->state = LINK_WAITS;
     link->retry_us = link->down_us = server->now_us;
-    server->is_replica = true;
+    server->place.is_replica = true;
     pause_hold_expiry(server);
     snprintf(server->config.replication.follows, sizeof server->config.replication.follows, "%s %" PRId64, link->host,
              port);
@@ -636,9 +636,9 @@ void link_follow(struct server *server, const char *host, int64_t port) {
 void link_end(struct server *server) {
     struct replication_part *part = server->replication;
     struct primary_link *link = link_of(server);
-    if (!server->is_replica) return;
+    if (!server->place.is_replica) return;
     leave_primary(link);
-    server->is_replica = server->store->keeps_expired = false;
+    server->place.is_replica = server->store->keeps_expired = false;
     pause_hold_expiry(server);
     server->config.replication.follows[0] = '\0';
     link->left_epoch = 0;

@@ -71,12 +71,12 @@ static int begun(struct export_request *request) {
         return 0;
     }
     stand_at(replica, offset, position);
-    if (request->with_tables && !server->is_replica) carried_begin(server);
+    if (request->with_tables && !server->place.is_replica) carried_begin(server);
     server->changes.told[CHANGES_FOR_REPLICAS].database = -1; /* this one knows of none */
     int length = snprintf(line, sizeof line, "+FULLRESYNC %s %" PRIu64, part->id, offset);
     length += replica_epoch_words(replica, line + length, sizeof line - (size_t)length);
     if (replica->acknowledges) client_send(replica->client, line, (size_t)length);
-    replica->database = server->is_replica ? part->primary_database : 0;
+    replica->database = server->place.is_replica ? part->primary_database : 0;
     return replica->database;
 }
 
@@ -107,8 +107,8 @@ static void made(struct export_request *request, struct exported *exported, cons
 int replica_epoch_words(const struct replica *replica, char *words, size_t size) {
     if (!replica->knows_epochs) return snprintf(words, size, "\r\n");
     const struct server *server = replica->client->server;
-    return snprintf(words, size, " EPOCH %" PRIu64 " ORIGIN " EPOCH_ORIGIN_FORMAT "\r\n", server->epoch,
-                    server->origin);
+    return snprintf(words, size, " EPOCH %" PRIu64 " ORIGIN " EPOCH_ORIGIN_FORMAT "\r\n", server->place.epoch,
+                    server->place.origin);
 }
 
 void replica_synchronise(struct replica *replica) {
@@ -209,7 +209,8 @@ void replicas_ask(struct server *server) {
 
 void replicas_send(struct server *server) {
     struct replication_part *part = server->replication;
-    if (part->asks && server->changes.depth == 0 && !server->is_replica && part->failover.state == FAILOVER_NONE) {
+    if (part->asks && server->changes.depth == 0 && !server->place.is_replica &&
+        part->failover.state == FAILOVER_NONE) {
         part->asks = false;
         replicas_ask(server);
     }
@@ -247,8 +248,8 @@ static void look_at(struct replica *replica) {
 
 static void ping(struct server *server) {
     struct replication_part *part = server->replication;
-    if (server->is_replica || part->replica_count == 0 || server->now_us < part->ping_us || server->changes.depth > 0 ||
-        part->failover.state != FAILOVER_NONE)
+    if (server->place.is_replica || part->replica_count == 0 || server->now_us < part->ping_us ||
+        server->changes.depth > 0 || part->failover.state != FAILOVER_NONE)
         return;
     const struct resp_argument word = {.data = (uint8_t *)(uintptr_t)"PING", .length = 4};
     part->ping_us = server->now_us + (uint64_t)server->config.replication.ping_period_s * 1000000u;
@@ -264,7 +265,7 @@ void replicas_each_second(struct server *server) {
         if (is_good(replica)) good++;
         look_at(replica);
     }
-    server->good_replicas = good;
+    server->place.good_replicas = good;
 }
 
 /* ---- what is asked --------------------------------------------------------------------------------------------------- */

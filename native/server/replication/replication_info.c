@@ -49,11 +49,11 @@ void replication_info(const struct client *client, struct text *out) {
     const struct replication_part *part = server->replication;
     const struct change_stream *stream = &part->stream;
     bool is_kept = change_stream_is_kept(stream);
-    text_append(out, "# Replication\r\nrole:%s\r\n", server->is_replica ? "slave" : "master");
-    if (server->is_replica) primary_lines(server, out);
+    text_append(out, "# Replication\r\nrole:%s\r\n", server->place.is_replica ? "slave" : "master");
+    if (server->place.is_replica) primary_lines(server, out);
     text_append(out, "connected_slaves:%" PRIu32 "\r\n", part->replica_count);
     if (settings->min_replicas_to_write > 0 && settings->min_replicas_max_lag_s > 0)
-        text_append(out, "min_slaves_good_slaves:%" PRIu32 "\r\n", server->good_replicas);
+        text_append(out, "min_slaves_good_slaves:%" PRIu32 "\r\n", server->place.good_replicas);
     replicas_lines(server, out);
     carried_info(client, out);
     text_append(out,
@@ -64,7 +64,7 @@ void replication_info(const struct client *client, struct text *out) {
     text_append(out,
                 "master_epoch:%" PRIu64 "\r\nmaster_newest_epoch:%" PRIu64 "\r\nmaster_origin:" EPOCH_ORIGIN_FORMAT
                 "\r\nmaster_fenced:%d\r\n",
-                server->epoch, server->newest_epoch, server->origin, server_is_fenced(server));
+                server->place.epoch, server->place.newest_epoch, server->place.origin, server_is_fenced(server));
     text_append(out,
                 "repl_backlog_active:%d\r\nrepl_backlog_size:%" PRId64 "\r\nrepl_backlog_first_byte_offset:%" PRIu64
                 "\r\nrepl_backlog_histlen:%" PRIu64 "\r\n",

@@ -58,8 +58,9 @@ uint64_t replication_kept_bytes(const struct server *server) {
 
 struct append_buffer *replication_buffer(const struct server *server) {
     struct replication_part *part = server->replication;
-    return part && change_stream_is_kept(&part->stream) && !server->is_replica && !server->loading ? &part->stream.open
-                                                                                                   : NULL;
+    return part && change_stream_is_kept(&part->stream) && !server->place.is_replica && !server->loading
+               ? &part->stream.open
+               : NULL;
 }
 
 void replication_added(struct server *server) {
@@ -113,14 +114,14 @@ static void free_part(struct server *server) {
 static void give_up_backlog(struct server *server) {
     struct replication_part *part = server->replication;
     uint64_t ttl_us = (uint64_t)server->config.replication.backlog_ttl_s * SECOND_US;
-    if (ttl_us > 0 && part->replica_count == 0 && !server->is_replica && server->changes.depth == 0 &&
+    if (ttl_us > 0 && part->replica_count == 0 && !server->place.is_replica && server->changes.depth == 0 &&
         server->now_us > part->alone_us + ttl_us) {
         change_stream_drop(&part->stream);
         carried_stop(server);
     }
     /* A Redis alone has no use for them. */
     if (replicas_take_tables(part)) part->without_takers_us = server->now_us;
-    if (server->streams_tables && ttl_us > 0 && server->changes.depth == 0 &&
+    if (server->place.streams_tables && ttl_us > 0 && server->changes.depth == 0 &&
         server->now_us > part->without_takers_us + ttl_us)
         carried_stop(server);
 }
@@ -128,11 +129,11 @@ static void give_up_backlog(struct server *server) {
 static uint64_t each_second(struct server *server) {
     struct replication_part *part = server->replication;
     if (part->has_stopped_tables) carried_tidy(server);
-    if (!change_stream_is_kept(&part->stream) && !server->is_replica) return CLOCK_NEVER;
+    if (!change_stream_is_kept(&part->stream) && !server->place.is_replica) return CLOCK_NEVER;
     if (server->now_us < part->second_us) return part->second_us;
     part->second_us = server->now_us + SECOND_US;
     replicas_each_second(server);
-    if (server->is_replica) link_each_second(server);
+    if (server->place.is_replica) link_each_second(server);
     give_up_backlog(server);
     return part->second_us;
 }
