@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import math
 import time
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -77,6 +79,8 @@ class KnownShards(Operations):
         self._version, self._look_at, self._looks = 0, math.inf, itertools.count()
         """Of the topology, and when it is asked for again. 0 = the servers have none: those of the URL are the
         shards."""
+        self._refusal_at = 0.0
+        """From then on a shard that refuses a connection is a reason to ask at once."""
         self._is_closed = False
 
     @property
@@ -113,8 +117,14 @@ class KnownShards(Operations):
                 shards = sorted(newest["shards"], key=lambda shard: shard["shard"])
                 found = [self._as_told(shard, newest) for shard in shards]
                 yield from self._check_numbers([shard for shard in found if (shard.number, shard.url) not in known])
+                for shard in found:
+                    shard._pool.still_expected = functools.partial(
+                        KnownShards._still_expected, weakref.proxy(self), shard.number, shard.url
+                    )
                 self._version, self._look_at = newest["version"], time.monotonic() + LOOK_EVERY_S
                 return found
+            if self._version:
+                raise ConnectionLost(f"no shard of {self._address} that answers was told the topology so far")
             if lost:
                 raise ConnectionLost(
                     f"{lost[0]}; which shard that is can be told by a topology alone, and no server that answers has "
@@ -246,6 +256,14 @@ class KnownShards(Operations):
         if self._version and not self._is_closed:
             with contextlib.suppress(ConnectionLost):
                 yield from self._look_again()
+
+    def _still_expected(self, number: int, url: str) -> Operation[bool]:
+        """Whether a shard that refuses a connection is still to be there, as the others tell, which are asked about
+        once a second."""
+        if time.monotonic() >= self._refusal_at:
+            self._refusal_at = time.monotonic() + LOOK_EVERY_S
+            yield from self._asked_now()
+        return any((shard.number, shard.url) == (number, url) for shard in self._shards)
 
     def _are_others(self, shards: Sequence[Shard] | None) -> Operation[bool]:
         """Whether the shards are others than these, as they tell now; not where these were not known yet."""

@@ -350,10 +350,11 @@ class ClusterOperations(KnownShards):
         return shards
 
     def _by_shard(
-        self, ids: np.ndarray, make: Callable[[Shard, np.ndarray, np.ndarray], Operation[T]]
+        self, ids: np.ndarray, make: Callable[[Shard, np.ndarray, np.ndarray], Operation[T]], repeatable: bool = False
     ) -> Operation[list[tuple[np.ndarray, T | Exception]]]:
         """Does something with the ids of each shard, all at once: places among `ids`, and what was returned or raised.
-        Ids of no shard, or of one that has been taken out, are with none."""
+        Ids of no shard, or of one that has been taken out, are with none. A shard that is elsewhere by now is asked
+        there, where that is safe."""
         shards = yield from self._found_with(ids)
         numbers = ids >> SHARD_BITS
         places = [(shard, np.flatnonzero(numbers == shard.number)) for shard in shards]
@@ -363,8 +364,12 @@ class ClusterOperations(KnownShards):
         for (shard, which), result in zip(places, results, strict=True):
             if isinstance(result, ConnectionLost):
                 yield from self._asked_now()
-            if not isinstance(result, ConnectionLost) or shard in self._shards:
-                given.append((which, result))
+                now = next((each for each in self._shards if each.number == shard.number), None)
+                if now is None:
+                    continue
+                if now is not shard and repeatable:
+                    (result,) = yield from together([make(now, ids[which], which)])
+            given.append((which, result))
         return given
 
     @_as_on_one
@@ -375,7 +380,7 @@ class ClusterOperations(KnownShards):
         def update(shard: Shard, own: np.ndarray, which: np.ndarray) -> Operation[tuple[int, int]]:
             return shard._answer(commands.update(name, own, raw[which]))
 
-        results = [result for _, result in (yield from self._by_shard(checked, update))]
+        results = [result for _, result in (yield from self._by_shard(checked, update, repeatable=True))]
         if self._options.missing == "leave_out":
             results = [result for result in results if not isinstance(result, ConnectionLost)]
         applied = sum(applied for applied, _ in all_or_error(results))
@@ -392,7 +397,7 @@ class ClusterOperations(KnownShards):
         shards = yield from self._found_with(checked)
         if len(shards) == 1:
             return (yield from shards[0].get(name, checked))
-        results = yield from self._by_shard(checked, lambda shard, own, _: shard.get(name, own))
+        results = yield from self._by_shard(checked, lambda shard, own, _: shard.get(name, own), repeatable=True)
         parts = all_or_error([result for _, result in results])
         if sum(map(len, parts)) < len(checked):
             numbers = {shard.number for shard in self._shards}

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 from .commands import Standing, fence, is_a_primary
@@ -59,6 +59,8 @@ class ConnectionPool(Generic[C]):
         self._look_at = 0.0  # when all hosts are to be looked at again
         self._silent_until: dict[Address, float] = {}  # hosts that did not answer, which are not looked at until then
         self.closed = False
+        self.still_expected: Callable[[], Operation[bool]] | None = None
+        """Asked when a connection was refused and there is time to try again: whether to."""
         self.lost = 0
         """Connections that broke, as far as was seen: under a call, or when an idle one was to be used."""
         self._begin()
@@ -108,7 +110,7 @@ class ConnectionPool(Generic[C]):
                 connection: C = yield from self._to_primary(shared)
             except ConnectionLost:
                 left = deadline - time.monotonic()
-                if left <= 0:
+                if left <= 0 or (self.still_expected is not None and not (yield from self.still_expected())):
                     raise
                 yield self.pause, min(delay, left)
                 delay = min(2 * delay, _LONGEST_DELAY_S)

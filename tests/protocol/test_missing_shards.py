@@ -7,12 +7,17 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from shards import start, url_of
 
 import replay_server as rs
+from replay_server.topology import ShardPlace, Topology
 
 
 @pytest.fixture
@@ -81,6 +86,56 @@ def test_a_lost_shard_is_waited_for_and_its_return_noticed(losing):
             waiter.join(60)
         assert len(got) == 1
         assert got[0].missing == ()
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        pytest.param(
+            lambda client, ids: sorted(client.sample("t", 200, replace=False).data["k"]), range(200), id="sample"
+        ),
+        pytest.param(lambda client, ids: client.get("t", ids).data["k"], range(200), id="get"),
+        pytest.param(lambda client, ids: client.update_priorities("t", ids, np.ones(200)), (200, 0), id="update"),
+        pytest.param(lambda client, ids: client.fetch_weights("{x}")[1]["w"], [7], id="weights"),
+    ],
+)
+def test_a_call_that_waits_for_a_shard_goes_on_where_the_others_say_that_it_is_now(
+    call: Callable[[rs.Client, np.ndarray], Any], expected: Any, tmp_path: Path, eventually: Callable[..., None]
+) -> None:
+    """Long before `reconnect_timeout`: that is longer here than any test."""
+    table = rs.Table("t", 400, {"k": rs.Column("int64")})
+
+    def shard(number: int, **options: Any) -> tuple[rs.Server, rs.Client, ShardPlace]:
+        config = {"cluster-enabled": True, "shard": number}
+        server = stack.enter_context(rs.Server([table], directory=tmp_path, config=config, **options))
+        place = ShardPlace(number, f"{number}" * 40, "127.0.0.1", int(server.url.rpartition(":")[2]))
+        return server, stack.enter_context(rs.Client(server.url)), place
+
+    def times_asked() -> int:
+        return int(stays.redis.info("commandstats")["cmdstat_cluster|topology"]["calls"])
+
+    with contextlib.ExitStack() as stack:
+        _, stays, first = shard(0)
+        dies, own, second = shard(1)
+        topology = Topology(1, (replace(first, slots=((0, 8191),)), replace(second, slots=((8192, 16383),))))
+        for number, each in enumerate((stays, own)):
+            each.command(*topology.arguments(number))
+        client = stack.enter_context(rs.Client(f"redis+cluster://127.0.0.1:{first.port}", reconnect_timeout=3600))
+        ids = client.add("t", {"k": np.arange(200)})
+        client.publish_weights("{x}", {"w": np.array([7])})  # its slot is 16287
+        snapshot = own.checkpoint()
+        dies.stop()
+        before, got = times_asked(), []
+        waiter = threading.Thread(target=lambda: got.append(call(client, ids)), daemon=True)
+        waiter.start()
+        eventually(lambda: times_asked() > before, "the other shard is asked, and has not heard of a new place")
+        _, again, third = shard(1, restore=snapshot)
+        moved = topology.with_shards([replace(third, slots=((8192, 16383),))])
+        for number, each in enumerate((stays, again)):
+            each.command(*moved.arguments(number))
+        waiter.join(60)
+        assert not waiter.is_alive(), "it still waits at the old place"
+        assert list(got[0]) == list(expected)
 
 
 def test_choices_that_are_none_are_refused():
