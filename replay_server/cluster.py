@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import logging
 import os
 import shutil
@@ -12,15 +11,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import redis
 
-from .client import Client
 from .cluster_address import ClusterAddress, even_slots
+from .cluster_checkpoint import CHECKPOINT_FILE, folder_of, read_checkpoint, write_checkpoint
 from .cluster_leave import Forgotten, forget, number_of
 from .cluster_members import FILE, LOOK_S, Members
 from .cluster_moves import move
@@ -33,16 +31,9 @@ from .snapshot_file import new_name
 from .table import Table
 from .topology import MOST_SHARDS, Topology, parse_slots
 
-CHECKPOINT_FILE = "checkpoint.json"
-"""In the cluster's folder: the manifest of the last checkpoint of all shards."""
 _ADOPT_S = 1.0
 _LONGEST_PAUSE_S = 5.0
 _log = logging.getLogger("replay_server.cluster")
-
-
-def _cut(url: str) -> str:
-    with Client(url) as client:
-        return client.checkpoint()
 
 
 class ShardNotStarted(ServerError):
@@ -56,9 +47,9 @@ class ShardNotStarted(ServerError):
 class Cluster(Members):
     """Shards of one replay, each a server in a child process; a context manager, used as `Server` is.
 
-    It watches the shards. One that dies is started again, with its newest snapshot, on the same port and with the same
-    number; one that was stopped in order (SHUTDOWN) is not. It tells every shard the topology. Shards stop when this
-    process ends, in whatever way it ends.
+    It watches the shards. One that dies is started again, on the same port and with the same number: with its newest
+    snapshot since this object began, or else with what it began with. One that was stopped in order (SHUTDOWN) is not
+    started again. It tells every shard the topology. Shards stop when this process ends, in whatever way it ends.
 
     Args:
         tables: created on every shard, which holds an equal share: of the capacity, `max_bytes` and the rate limiter.
@@ -91,7 +82,8 @@ class Cluster(Members):
 
     Raises:
         ServerError: a shard did not start; the folder is that of another number of shards, or of shards whose numbers
-            others have by now; no shard of `shard_of` answers; or a checkpoint is not whole or does not fit `tables`.
+            others have by now; no shard of `shard_of` answers; a checkpoint is not whole or does not fit `tables`; or
+            there are append-only files of after "checkpoint".
     """
 
     def __init__(
@@ -145,6 +137,8 @@ class Cluster(Members):
         self.servers: list[Server] = []
         self._gone: list[tuple[float, Server]] = []
         """Shards that were taken out, and when they are stopped."""
+        self._began: dict[int, tuple[str | None, set[tuple[str, int]]]] = {}
+        """By number: what a shard was to restore, and which snapshots were in its folder then."""
         self.restarts = 0
         self.failing: dict[int, str] = {}
         made: list[Path] = []
@@ -194,6 +188,7 @@ class Cluster(Members):
                 self._topology = self._newest(before) if before else Topology(0, ())
             self._leave_out_gone()
             for place, number in enumerate(self.numbers):
+                self._began[number] = files[place], self._snapshots(number)
                 self.servers.append(self._start(number, port + place if port else 0, files[place]))
             entered = self._entered()
 
@@ -219,9 +214,19 @@ class Cluster(Members):
 
     def _serve(self, number: int, tables: list[Table], options: dict[str, Any]) -> Server:
         """Starts the server of a shard in the shard's folder; `options` are those of `Server`."""
-        folder = self._directory / f"shard-{number}"
+        folder = folder_of(self._directory, number)
         folder.mkdir(parents=True, exist_ok=True)
         return Server(tables, directory=folder, **options)
+
+    def _snapshots(self, number: int) -> set[tuple[str, int]]:
+        """Those in a shard's folder, each with its time: one that has a name may be written again."""
+        return {(file.name, file.stat().st_mtime_ns) for file in folder_of(self._directory, number).glob("*.snapshot")}
+
+    def _own_snapshot(self, number: int) -> str | None:
+        """What a shard that died restores: its newest snapshot since this object began or, where there is none, what it
+        began with. A snapshot of before may be newer than that, and of data that were given up."""
+        began, before = self._began[number]
+        return "latest" if self._snapshots(number) - before else began
 
     def _watch(self) -> None:
         pauses, due, adopt_at = dict.fromkeys(self.numbers, 0.0), dict.fromkeys(self.numbers, 0.0), 0.0
@@ -252,7 +257,7 @@ class Cluster(Members):
         _log.warning("shard %d ended with status %s: starting it again", number, died.returncode)
         try:
             died.stop(timeout=0)
-            self.servers[own] = self._start(number, place.port, "latest")
+            self.servers[own] = self._start(number, place.port, self._own_snapshot(number))
             self._complete(number)
             self._adopt()
         except (ServerError, redis.RedisError, OSError) as error:
@@ -325,22 +330,16 @@ class Cluster(Members):
             The manifest, `checkpoint.json` in the folder.
 
         Raises:
-            ServerError: slots move, so that a key might be in no snapshot.
+            ServerError: slots move, so that a key might be in no snapshot; a shard's folder is not on this host; or the
+                manifest cannot be written.
             ReplayError: a shard could not write its snapshot.
         """
         topology = self.topology
         if others := self._others(topology):
             numbers = ", ".join(str(shard.number) for shard in others)
             raise ServerError(f"expected all shards to be run by this process, and {numbers} are run by another one")
-        if topology.moves:
-            raise ServerError("expected no slot to be moving while shards are cut: finish the move, then try again")
-        with ThreadPoolExecutor(len(self.servers)) as pool:
-            files = list(pool.map(_cut, [server.url for server in self.servers]))
-        if self.topology.version != topology.version:
-            raise ServerError("expected the topology to stay while the shards were cut, and it has changed: try again")
-        names = [os.path.relpath(file, self._directory) for file in files]
-        told = {"topology": json.loads(topology.to_json()), "snapshots": names}
-        return self._write(CHECKPOINT_FILE, json.dumps(told))
+        urls = {number: server.url for number, server in zip(self.numbers, self.servers, strict=True)}
+        return write_checkpoint(self._directory, urls, topology, lambda: self.topology)
 
     def _beginning(
         self, restore: str | os.PathLike[str] | None, made: list[Path]
@@ -351,28 +350,22 @@ class Cluster(Members):
         if restore != "checkpoint":
             return self._bring_here(Path(restore), made)
         own = self._directory / CHECKPOINT_FILE
-        before, files = self._read_checkpoint(own, self._read_topology())
+        before, files = read_checkpoint(own, self._read_topology())
         if len(files) != len(self.numbers):
             raise ServerError(
                 f"{own} is of {len(files)} shards, and {len(self.numbers)} were asked for: start as many, or give this "
                 "file as restore, and another directory"
             )
-        return before, files
-
-    def _read_checkpoint(self, file: Path, now: Topology | None) -> tuple[Topology, list[str | None]]:
-        """The topology of a checkpoint, in the version that follows, and the snapshots."""
-        try:
-            told = json.loads(file.read_text())
-            topology = Topology.from_json(json.dumps(told["topology"]))
-            names = [str(file.parent / name) for name in told["snapshots"]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ServerError(f"{file} cannot be read: {error}") from error
-        if missing := [name for name in names if not os.path.exists(name)]:
-            raise ServerError(f"{file} names {missing[0]}, which is not there any more (setting snapshot-keep)")
-        version = max(topology.version, now.version if now else 0)
-        gone = topology.gone | (now.gone if now else frozenset())
-        gone -= {shard.number for shard in topology.shards}
-        return replace(topology, version=version, gone=gone), [os.path.abspath(name) for name in names]
+        logs = [
+            folder_of(self._directory, number) / self._config.get("appenddirname", "appendonlydir")
+            for number in self.numbers
+        ]
+        if self._config.get("appendonly") in (True, "yes") and (there := [log for log in logs if log.exists()]):
+            raise ServerError(
+                f"{there[0]} has what came after the checkpoint, and the shard would begin with that: move it away and "
+                f"those of the other shards, or give {own} as restore, and another directory"
+            )
+        return before, [*files]
 
     def _bring_here(self, manifest: Path, made: list[Path]) -> tuple[Topology, list[str | None]]:
         """Makes the snapshots of these shards out of those of a checkpoint that is elsewhere. As many shards go on as
@@ -384,7 +377,7 @@ class Cluster(Members):
         if taken:
             raise ServerError(f"{self._directory} holds {taken[0]} already: restore {manifest} in another directory")
         now = Topology.from_json(there.read_text()) if there.exists() else None
-        topology, files = self._read_checkpoint(manifest, now)
+        topology, files = read_checkpoint(manifest, now)
         as_many = len(files) == shards
         if not as_many and topology.leaving:
             raise ServerError(
@@ -395,20 +388,20 @@ class Cluster(Members):
             first = topology.next_number(shards - len(self.numbers))
             self.numbers += range(first, first + shards - len(self.numbers))
         name = new_name()
-        out = [self._directory / f"shard-{number}" / name for number in self.numbers]
+        out = [folder_of(self._directory, number) / name for number in self.numbers]
         try:
             for file in out:
                 file.parent.mkdir(parents=True)
                 made.append(file.parent)
             if as_many:
                 for source, file in zip(files, out, strict=True):
-                    shutil.copyfile(str(source), file)
+                    shutil.copyfile(source, file)
             else:
                 place = {shard.number: at for at, shard in enumerate(topology.shards)}
                 before = [place[owner] for owner in topology.owners()]
                 after = [at for at in range(shards) for _ in even_slots(at, shards)]
                 tables = {table.name: table for table in self._tables}
-                reshard([str(file) for file in files], before, tables, self.numbers, after, out)
+                reshard(files, before, tables, self.numbers, after, out)
                 topology = replace(topology, shards=())
         except OSError as error:
             raise ServerError(f"the snapshots of the new shards cannot be written: {error}") from error

@@ -1,4 +1,4 @@
-"""`replay-server cluster start|status|move|forget|stop`: shards of one replay."""
+"""`replay-server cluster start|status|checkpoint|move|forget|stop`: shards of one replay."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import redis
 
 from .arguments import Parser, did_you_mean
 from .cluster import Cluster
+from .cluster_checkpoint import checkpoint_of
 from .cluster_leave import forget, number_of
 from .cluster_moves import move
 from .cluster_shards import SCHEME, Shards, tables_of
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 EXIT_FAILURE, EXIT_USAGE, EXIT_SERVER_LOST, EXIT_INTERRUPTED = 1, 2, 5, 130
 START_S = 30.0
 """In which each shard must be ready."""
+_WORDS = (None, "latest", "checkpoint")
+"""What --restore says that is no file."""
 
 
 def main(arguments: list[str]) -> int:
@@ -40,7 +44,7 @@ def main(arguments: list[str]) -> int:
     names = " | ".join(PARTS)
     asked = arguments[:1] in (["-h"], ["--help"])
     said = "" if asked or not arguments else f"unknown part {arguments[0]!r}{did_you_mean(arguments[0], PARTS)}\n"
-    about = "".join(f"\n  {name:<8}{text}" for name, (text, _) in PARTS.items())
+    about = "".join(f"\n  {name:<12}{text}" for name, (text, _) in PARTS.items())
     print(
         f"{said}usage: replay-server cluster {{{names}}} [options]\n{about}", file=sys.stdout if asked else sys.stderr
     )
@@ -84,7 +88,13 @@ def _start_parser() -> argparse.ArgumentParser:
     parser.add_argument("--maxmemory", metavar="BYTES", help="limit of each shard's key-value store, e.g. 2gb")
     parser.add_argument("--password-file", metavar="PATH", help="file whose first line is the password")
     parser.add_argument(
-        "--restore", action="store_true", help="each shard begins with the newest snapshot of its folder"
+        "--restore",
+        metavar="WHAT",
+        nargs="?",
+        const="latest",
+        help="each shard begins with a snapshot. latest (also without WHAT): the newest of its folder. checkpoint: "
+        "that of the last `cluster checkpoint` in --dir. A file: the manifest that `cluster checkpoint` printed, in "
+        "another --dir, for any number of --shards",
     )
     parser.add_argument(
         "--pin", action=argparse.BooleanOptionalAction, default=None,
@@ -143,7 +153,7 @@ def _start(arguments: list[str]) -> int:
             settings.maxmemory,
             settings.config,
             announce=options.announce,
-            restore="latest" if options.restore else None,
+            restore=options.restore,
             pin=options.pin,
             shard_of=options.shard_of,
         )
@@ -173,7 +183,7 @@ def _start_on_engine(
         "directory": os.path.abspath(settings.dir or "."),
         "maxmemory": settings.maxmemory,
         "config": settings.config,
-        "restore": "latest" if options.restore else None,
+        "restore": os.path.abspath(options.restore) if options.restore not in _WORDS else options.restore,
         "start_timeout": START_S,
     }
     try:
@@ -321,6 +331,25 @@ def _with_placed(options: argparse.Namespace, run: Callable[[PlacedCluster], int
         return _fail(str(error), EXIT_FAILURE)
 
 
+def _checkpoint(arguments: list[str]) -> int:
+    parser = _url_parser(
+        "checkpoint",
+        "Has every shard write a snapshot, and then writes a manifest of them into the cluster's folder. Prints the "
+        "manifest's path: cluster start --restore begins with it. Run it on the shards' host, as a user who may write "
+        "into that folder.",
+    )
+    _add_on(parser, "ray:ADDRESS, in place of --server: the supervisor there writes it, into a folder that nodes share")
+    options = parser.parse_args(arguments)
+
+    def shown(manifest: Path) -> int:
+        print(manifest)
+        return 0
+
+    if options.on is None:
+        return _with_shards(options.server, lambda shards: shown(checkpoint_of(shards)))
+    return _with_placed(options, lambda cluster: shown(cluster.checkpoint()))
+
+
 def _move(arguments: list[str]) -> int:
     parser = _url_parser("move", "Moves slots of keys, with what is in them, to another shard, while clients go on.")
     parser.add_argument("--slots", required=True, metavar="SLOTS", help="such as 0-99,200")
@@ -408,6 +437,7 @@ def _answers(client: redis.Redis) -> bool:
 PARTS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
     "start": ("run shards on this host, and watch them", _start),
     "status": ("where the shards are, and what they hold", _status),
+    "checkpoint": ("write a snapshot of every shard, and a manifest of them", _checkpoint),
     "move": ("move slots of keys to another shard", _move),
     "forget": ("take a shard out for good", _forget),
     "stop": ("stop them all", _stop),

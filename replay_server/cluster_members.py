@@ -48,6 +48,16 @@ def _is_open(topology: Topology) -> bool:
     return False
 
 
+def write_whole(file: Path, text: str) -> None:
+    """The file is the one before, or this one, whole."""
+    unfinished = file.with_suffix(f".{os.getpid()}.partial")  # another process may write it at the same time
+    with open(unfinished, "w") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    unfinished.replace(file)
+
+
 class Members:
     """The shards of one supervisor as members of a cluster; see `cluster.Cluster`."""
 
@@ -246,18 +256,7 @@ class Members:
 
     def _write_topology(self) -> None:
         own = {"own": self.numbers, "shares": self._shares}
-        self._write(FILE, json.dumps({**json.loads(self._topology.to_json()), **own}))
-
-    def _write(self, name: str, text: str) -> Path:
-        """The file is the one before, or this one, whole."""
-        file = self._directory / name
-        unfinished = file.with_suffix(".partial")
-        with open(unfinished, "w") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        unfinished.replace(file)
-        return file
+        write_whole(self._directory / FILE, json.dumps({**json.loads(self._topology.to_json()), **own}))
 
     def _url_of(self, shard: ShardPlace) -> str:
         return f"redis://{self._login}{place_of(shard)}"

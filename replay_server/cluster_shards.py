@@ -57,7 +57,7 @@ class Shards:
         """The topologies of the shards that answer soon enough, and why one let nobody in."""
         told, refused = list[Topology](), None
         for place in places:
-            with impatient(self._url_of(place), patience_s, **self._options) as client:
+            with impatient(self.url_of(place), patience_s, **self._options) as client:
                 try:
                     told.append(topology_of(client))
                 except redis.AuthenticationError as error:
@@ -70,11 +70,12 @@ class Shards:
     def _options(self) -> dict[str, Any]:
         return {"password": self._password} if self._password else {}
 
-    def _url_of(self, place: str) -> str:
+    def url_of(self, place: str) -> str:
+        """Of the shard at host:port; with a password only where the URL has one."""
         return f"redis://{self._login}{place}"
 
     def _client(self, place: str) -> redis.Redis:
-        return redis.Redis.from_url(self._url_of(place), socket_timeout=_PATIENCE_S, **self._options)
+        return redis.Redis.from_url(self.url_of(place), socket_timeout=_PATIENCE_S, **self._options)
 
     def close(self) -> None:
         for client in self.clients.values():

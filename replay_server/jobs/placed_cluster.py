@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -157,6 +158,23 @@ class PlacedCluster:
                     raise
                 given_up.wait(_LOOK_S)
         return {}
+
+    def checkpoint(self) -> Path:
+        """As `Cluster.checkpoint`, by the supervisor: the shards' folders must be one that its node can see.
+
+        Returns:
+            The manifest, on that node.
+
+        Raises:
+            ServerError: as of `Cluster.checkpoint`, or the supervisor does not answer.
+        """
+        try:
+            manifest, why = ray.get(self._supervisor.checkpoint.remote())
+        except RayError as error:
+            raise ServerError(f"the supervisor of {self.name!r} does not answer: {error}") from error
+        if why:
+            raise ServerError(why)
+        return Path(manifest)
 
     def stop(self, timeout: float = 10.0) -> None:
         """Ends shards, supervisor and placement group. A server that has not ended after `timeout` s is killed."""

@@ -27,6 +27,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -295,7 +296,7 @@ class ShardsOnRay(Cluster):
 
     def _read_topology(self) -> Topology | None:
         if not self._again:
-            return self._read_file()
+            return super()._read_topology()
         told, asked = list[Topology](), [host.serving.remote() for host in self.hosts]
         for answer in ray.wait(asked, num_returns=len(asked), timeout=PATIENCE_S)[0]:
             with contextlib.suppress(RayError, redis.RedisError, ValueError):
@@ -303,16 +304,26 @@ class ShardsOnRay(Cluster):
                 with impatient(url_with_password(f"redis://{place}", self._password)) as client:
                     told += [topology_of(client)] if place else []
         if not told or not newest(told).version:
-            return self._read_file()
+            return super()._read_topology()
         self._shares, found = len(self.hosts), newest(told)
         self.numbers = [shard.number for shard in found.shards if shard.number < len(self.hosts)]
         return found
 
-    def _read_file(self) -> Topology | None:
-        found = super()._read_topology()
+    def _beginning(
+        self, restore: str | os.PathLike[str] | None, made: list[Path]
+    ) -> tuple[Topology | None, list[str | None]]:
+        beginning = super()._beginning(restore, made)
         if self.numbers and max(self.numbers) >= len(self.hosts):
-            raise ServerError(f"shards of {self._directory} were taken out: begin in another folder")
-        return found
+            raise ServerError(
+                f"expected shards of the numbers 0 to {len(self.hosts) - 1}, and what begins has shard "
+                f"{max(self.numbers)}, since others were taken out: begin without it, in another folder"
+            )
+        return beginning
+
+    def _own_snapshot(self, number: int) -> str | None:
+        # A folder on another node's disk cannot be seen from here. One with a checkpoint is shared.
+        began, _ = self._began[number]
+        return "latest" if began is None else super()._own_snapshot(number)
 
     def _adopt(self) -> None:
         super()._adopt()
@@ -416,6 +427,16 @@ class Supervisor:
             return "null" if self._ended else ""
         told = {name: getattr(shards, name) for name in ("url", "numbers", "pids", "running", "restarts", "failing")}
         return json.dumps({**told, "supervisor": os.getpid()})
+
+    def checkpoint(self) -> tuple[str, str]:
+        """The manifest, as `Cluster.checkpoint` writes it; "" and why there is none."""
+        shards = self._shards
+        if shards is None:
+            return "", "the shards have not begun, or have ended"
+        try:
+            return str(shards.checkpoint()), ""
+        except (ReplayError, redis.RedisError, OSError) as error:
+            return "", str(error)
 
     def stop(self, timeout: float) -> None:
         """Ends the shards and their hosts, and removes the placement group."""

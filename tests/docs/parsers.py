@@ -13,7 +13,7 @@ from typing import Any
 
 from replay_server import cli
 
-SUB_SUBCOMMANDS = {"scheduler": ("train",), "cluster": ("start", "status", "move", "forget", "stop")}
+SUB_SUBCOMMANDS = {"scheduler": ("train",), "cluster": ("start", "status", "checkpoint", "move", "forget", "stop")}
 """Words between a subcommand and its options, where one of the tuple must be said; those of `bench` are found."""
 
 

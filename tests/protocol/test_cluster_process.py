@@ -67,6 +67,55 @@ def test_a_shard_that_dies_comes_back_from_its_snapshot_at_its_place(tmp_path: P
             assert shard.info("cluster")["cluster_shard"] == 1
 
 
+def test_a_shard_that_dies_after_an_older_checkpoint_was_restored_has_nothing_of_what_was_given_up(
+    tmp_path: Path,
+) -> None:
+    with rs.Cluster([TABLE], shards=2, directory=tmp_path) as cluster, rs.Client(cluster.url) as client:
+        client.add("atari", {"x": np.arange(100)})
+        cluster.checkpoint()
+        client.add("atari", {"x": np.arange(100, 200)})
+        client.checkpoint()
+    with (
+        rs.Cluster([TABLE], shards=2, directory=tmp_path, restore="checkpoint") as cluster,
+        rs.Client(cluster.url, reconnect_timeout=60) as client,
+    ):
+        os.kill(cluster.pids[0], signal.SIGKILL)
+        wait_for(lambda: cluster.restarts == 1 and cluster.running)
+        assert sorted(client.sample("atari", 100, replace=False).data["x"]) == list(range(100))
+        assert client.info("atari")["size"] == 100
+        client.add("atari", {"x": np.arange(1000, 1100)})
+        client.checkpoint()
+        os.kill(cluster.pids[0], signal.SIGKILL)
+        wait_for(lambda: cluster.restarts == 2 and cluster.running)
+        assert client.info("atari")["size"] == 200  # its newest snapshot now
+
+
+def test_a_checkpoint_is_not_restored_beside_append_only_files_that_go_beyond_it(tmp_path: Path) -> None:
+    log: dict[str, Any] = {"appendonly": True}
+    with rs.Cluster([TABLE], shards=2, directory=tmp_path, config=log) as cluster, rs.Client(cluster.url) as client:
+        client.add("atari", {"x": np.arange(100)})
+        manifest = cluster.checkpoint()
+        client.add("atari", {"x": np.arange(100)})
+    with pytest.raises(rs.ServerError, match="shard-0/appendonlydir has what came after the checkpoint"):
+        rs.Cluster([TABLE], shards=2, directory=tmp_path, config=log, restore="checkpoint")
+    for settings in ({"directory": tmp_path, "restore": "checkpoint"}, {"config": log, "restore": manifest}):
+        with rs.Cluster([TABLE], shards=2, **settings) as cluster, rs.Client(cluster.url) as client:
+            assert client.info("atari")["size"] == 100
+
+
+def test_a_shard_that_dies_in_a_cluster_that_began_empty_has_nothing_of_the_run_before(tmp_path: Path) -> None:
+    with rs.Cluster([TABLE], shards=1, directory=tmp_path) as cluster, rs.Client(cluster.url) as client:
+        client.add("atari", {"x": np.arange(100)})
+        client.checkpoint()
+    with (
+        rs.Cluster([TABLE], shards=1, directory=tmp_path) as cluster,
+        rs.Client(cluster.url, reconnect_timeout=60) as client,
+    ):
+        os.kill(cluster.pids[0], signal.SIGKILL)
+        wait_for(lambda: cluster.restarts == 1 and cluster.running)
+        assert client.info("atari")["size"] == 0
+
+
 def test_a_shard_that_comes_back_has_the_tables_that_a_client_created() -> None:
     with rs.Cluster(shards=2) as cluster, rs.Client(cluster.url) as client:
         client.create_table(TABLE)
@@ -229,6 +278,72 @@ def test_the_command_starts_shows_and_stops_shards(tmp_path: Path) -> None:
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
+
+
+@pytest.mark.parametrize("password", [None, "a/secret"])
+def test_the_command_writes_a_checkpoint_and_begins_with_it(
+    tmp_path: Path, password: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if password is not None:
+        monkeypatch.setenv("REPLAY_SERVER_PASSWORD", password)
+    data = tmp_path / "data"
+
+    def sizes(url: str) -> list[int]:
+        with rs.Client(url) as client:
+            shards = client.info("atari").get("shards", {0: client.info("atari")})
+        return [shard["size"] for shard in shards.values()]
+
+    process, url = started("--shards", "2", "--port", "0", "--dir", str(data))
+    with process:
+        with rs.Client(url) as client:
+            client.create_table(TABLE)
+            client.add("atari", {"x": np.arange(300)})
+            done = run("checkpoint", "--server", url.split(",")[0])
+            assert (done.returncode, done.stderr) == (0, "")
+            assert done.stdout == f"{data.resolve() / 'checkpoint.json'}\n"
+            client.add("atari", {"x": np.arange(300)})
+            client.checkpoint()  # newer snapshots, which the checkpoint does not name
+        assert run("stop", "--server", url).returncode == 0
+    for words, expected in (
+        (["--dir", str(data), "--restore", "checkpoint"], [150, 150]),
+        (["--dir", str(tmp_path / "three"), "--shards", "3", "--restore", done.stdout.strip()], [100] * 3),
+        (["--dir", str(tmp_path / "one"), "--shards", "1", "--restore", done.stdout.strip()], [300]),
+        (["--dir", str(tmp_path / "three"), "--shards", "3", "--restore"], [100] * 3),
+    ):
+        process, url = started("--port", "0", *words)
+        with process:
+            assert sizes(url) == expected
+            process.send_signal(signal.SIGTERM)
+    refused = run("start", "--port", "0", "--dir", str(tmp_path / "new"), "--restore", "yesterday")
+    assert refused.returncode == 1
+    assert "expected restore to be" in refused.stderr
+
+
+def test_a_checkpoint_by_command_is_of_all_shards_or_is_none(tmp_path: Path) -> None:
+    with rs.Cluster(shards=2, directory=tmp_path / "two") as cluster:
+        manifest = cluster.checkpoint()
+        before = manifest.read_text()
+
+        def refused() -> str:
+            done = run("checkpoint", "--server", cluster.url)
+            assert (done.returncode, done.stdout, manifest.read_text()) == (1, "", before)
+            return done.stderr
+
+        with rs.Cluster(shards=1, shard_of=cluster.url, directory=tmp_path / "one"):
+            assert "expected all shards to be run by one supervisor" in refused()
+            cluster.forget(2)
+        (tmp_path / "two" / "shard-1").rename(tmp_path / "elsewhere")
+        assert "shard-1 is not there" in refused()
+        (tmp_path / "elsewhere").rename(tmp_path / "two" / "shard-1")
+        moving = cluster.topology.beginning([5], 1)
+        for number, server in enumerate(cluster.servers):
+            with redis.Redis.from_url(server.url) as shard:
+                shard.execute_command(*moving.arguments(number))
+        assert "no slot to be moving" in refused()
+    with rs.Server(config={"cluster-enabled": True}) as server:
+        done = run("checkpoint", "--server", server.url.replace("redis://", "redis+cluster://"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "these servers have no topology" in done.stderr
 
 
 def test_a_signal_stops_the_shards_and_their_supervisor(tmp_path: Path) -> None:

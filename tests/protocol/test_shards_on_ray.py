@@ -375,6 +375,45 @@ def test_the_commands_start_show_and_stop_them(nodes: Cluster, tmp_path: Path) -
     assert "no cluster of the name 'told'" in run("status", *where).stderr
 
 
+def test_the_commands_write_a_checkpoint_and_begin_with_it_on_another_number_of_shards(
+    nodes: Cluster, tmp_path: Path
+) -> None:
+    where = ("--on", f"ray:{nodes.address}", "--name", "checkpointed", "--port", "0")
+
+    def begun(*words: str) -> str:
+        done = run("start", *where, *words)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.split()[1].removeprefix("url=")
+
+    url = begun("--shards", "2", "--dir", str(tmp_path / "two"))
+    try:
+        with rs.Client(url) as client:
+            client.create_table(TABLE)
+            client.add("t", {"k": np.arange(100)})
+        manifest = run("checkpoint", *where[:4]).stdout.strip()
+        assert manifest == str(tmp_path / "two" / "checkpoint.json")
+        (tmp_path / "two" / "shard-1").rename(tmp_path / "of another node")
+        refused = run("checkpoint", *where[:4])
+        assert refused.returncode == 1
+        assert "shard-1 is not there" in refused.stderr
+        (tmp_path / "of another node").rename(tmp_path / "two" / "shard-1")
+    finally:
+        run("stop", *where[:4])
+    url = begun("--shards", "1", "--dir", str(tmp_path / "one"), "--restore", manifest)
+    try:
+        with rs.Client(url) as client:
+            assert client.info("t")["size"] == 100
+    finally:
+        run("stop", *where[:4])
+    with rs.Cluster(shards=3, directory=tmp_path / "three") as cluster:
+        cluster.forget(0)
+        manifest = str(cluster.checkpoint())
+    refused = run("start", *where, "--shards", "2", "--dir", str(tmp_path / "new"), "--restore", manifest)
+    assert refused.returncode == 1
+    assert "expected shards of the numbers 0 to 1, and what begins has shard 2" in refused.stderr
+    assert list((tmp_path / "new").iterdir()) == []
+
+
 def test_a_supervisor_that_is_started_again_tries_until_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     tries = []
 
