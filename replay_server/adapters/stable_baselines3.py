@@ -8,9 +8,6 @@ holds the URL and the table's name: the transitions stay where they are.
 
 from __future__ import annotations
 
-import inspect
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -23,10 +20,10 @@ from stable_baselines3.her.goal_selection_strategy import KEY_TO_GOAL_STRATEGY, 
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from replay_server import Column, Uniform, Window
-from replay_server.connection import Address
 from replay_server.table import MAX_WINDOW
 
-from .tables import made_table
+from .maker import maker_of
+from .tables import made_table, refuse_password, restore, snapshot_of
 
 
 class ReplayServerBuffer(ReplayBuffer):
@@ -61,11 +58,7 @@ class ReplayServerBuffer(ReplayBuffer):
         BaseBuffer.__init__(self, buffer_size, observation_space, action_space, device, n_envs)
         if optimize_memory_usage:
             raise ValueError("optimize_memory_usage is not for this buffer: windows store an observation once")
-        if url is not None and Address.parse(url).has_password_in_url:
-            raise ValueError(
-                "expected a url without a password, which would be saved with the model: set the variable "
-                "REPLAY_SERVER_PASSWORD"
-            )
+        refuse_password(url)
         self.optimize_memory_usage = False
         self.handle_timeout_termination = handle_timeout_termination
         n_step = n_step or n_steps_of_algorithm()
@@ -129,19 +122,13 @@ class ReplayServerBuffer(ReplayBuffer):
     def __getstate__(self) -> dict[str, Any]:
         if self._n_steps > 1:
             self._writer.flush()
-        if self._settings["url"] is not None:
-            return {"settings": self._settings}
-        with tempfile.TemporaryDirectory() as folder:
-            saved = self._table.checkpoint(str(Path(folder) / "buffer"))
-            return {"settings": self._settings, "snapshot": Path(saved).read_bytes()}
+        state = {"settings": self._settings}
+        return state if self._settings["url"] is not None else {**state, "snapshot": snapshot_of(self._table)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         type(self).__init__(self, **state["settings"])
         if "snapshot" in state:
-            with tempfile.TemporaryDirectory() as folder:
-                file = Path(folder) / "buffer.snapshot"
-                file.write_bytes(state["snapshot"])
-                self._table.restore(str(file))
+            restore(self._table, state["snapshot"])
 
     # ---- the library's methods ---------------------------------------------------------------------------------------
 
@@ -405,10 +392,5 @@ def n_steps_of_algorithm() -> tuple[int, float]:
 
     Stable-Baselines3 hands them to a buffer of its own alone, and would go on with single steps from any other.
     """
-    frame = inspect.currentframe()
-    while frame is not None:
-        maker = frame.f_locals.get("self")
-        if maker is not None and isinstance(maker, OffPolicyAlgorithm):
-            return maker.n_steps, maker.gamma
-        frame = frame.f_back
-    return 1, 0.0
+    algorithm = maker_of(OffPolicyAlgorithm)
+    return (1, 0.0) if algorithm is None else (algorithm.n_steps, algorithm.gamma)
