@@ -7,9 +7,10 @@
     python examples/with_rllib.py                                      # CartPole
     python examples/with_rllib.py --buffer original                    # RLlib's own PrioritizedEpisodeReplayBuffer
     python examples/with_rllib.py --buffer redis://127.0.0.1:6379      # a server's
+    python examples/with_rllib.py --n-step 3                           # returns over three steps
 
 An own program names `replay_server.adapters.rllib.ReplayServerEpisodeReplayBuffer` in RLlib's `replay_buffer_config`
-(the new API stack; n_step = 1, one agent, no recurrent modules).
+(the new API stack; one agent, no recurrent modules).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ TimedReplayServerEpisodeReplayBuffer = CLOCK.timed(ReplayServerEpisodeReplayBuff
 TimedOriginalEpisodeReplayBuffer = CLOCK.timed(PrioritizedEpisodeReplayBuffer, *TIMED)
 
 
-def train(buffer: str, seed: int, steps: int) -> None:
+def train(buffer: str, seed: int, steps: int, n_step: int) -> None:
     """Trains double DQN on CartPole; everything but the buffer is RLlib's."""
     import with_rllib  # RLlib imports the buffer by its name: not as __main__, whose clock is another
 
@@ -49,7 +50,7 @@ def train(buffer: str, seed: int, steps: int) -> None:
         .training(
             lr=1e-3,
             train_batch_size_per_learner=64,
-            n_step=1,
+            n_step=n_step,
             target_network_update_freq=400,
             num_steps_sampled_before_learning_starts=min(1_000, steps // 2),
             epsilon=[(0, 1.0), (8_000, 0.05)],
@@ -80,5 +81,6 @@ if __name__ == "__main__":
     parser.add_argument("--buffer", default="replay-server", help="replay-server, original, or the URL of a server")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--n-step", type=int, default=1)
     torch.set_num_threads(1)
     train(**vars(parser.parse_args()))
