@@ -72,6 +72,14 @@ def test_every_command_is_described_as_redis_describes_it(pair: Pair) -> None:
     )
 
 
+def test_every_help_begins_and_ends_as_that_of_redis(pair: Pair) -> None:
+    helps = [name for name in names(pair) if name.endswith(b"|help") and not name.startswith(b"cluster|")]
+    assert len(helps) > 10
+    for name in helps:
+        redis, ours = (server.run(*name.split(b"|"))[1] for server in (pair.redis, pair.ours))
+        assert (redis[0], redis[-2:]) == (ours[0], ours[-2:]), name
+
+
 def test_group_and_age_of_every_command_are_those_of_redis(pair: Pair) -> None:
     for name in names(pair):
         facts = []

@@ -409,5 +409,5 @@ void reply_help(struct client *client) {
     reply_status(client, line);
     for (size_t i = 0; i < count; i++) reply_status(client, lines[i]);
     reply_status(client, "HELP");
-    reply_status(client, "    Print this help.");
+    reply_status(client, "    Prints this help.");
 }
