@@ -1,4 +1,4 @@
-"""Writers of n-step transitions with initial priorities: the caller appends plain steps and rewards, and they make items.
+"""Writers of n-step transitions with initial priorities: the caller appends steps and rewards, and they make items.
 
 An item is made when the observation that its window ends at has been appended, and not before. So its successor is
 there, its episode's last steps make items of shorter returns, and what is not known yet is never stored.

@@ -25,7 +25,8 @@ class Acting(Protocol):
     def values(self, outputs: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         """(value of the actions, value of the states), each float (E,), where the network tells of them.
 
-        An actor makes initial priorities of them; without them a transition gets the largest there is, and is soon drawn.
+        An actor makes initial priorities of them. Without them a transition gets the largest there is, and is drawn
+        soon.
         """
         ...
 

@@ -58,7 +58,8 @@ READ_BY = {
     "target_update_every": "L", "target_mix": "L", "publish_every": "L", "pull_every_frames": "A", "precision": "L",
     "device": "L", "learner_threads": "L", "targets_ahead": "L", "prefetch": "L", "checkpoint_every_s": "L",
     "checkpoints_kept": "L", "average_updates": "L",
-    "eval_every_updates": "E", "eval_episodes": "E", "eval_epsilon": "E", "eval_max_frames_per_episode": "E", "final_episodes": "E", "dashboard": "",
+    "eval_every_updates": "E", "eval_episodes": "E", "eval_epsilon": "E", "eval_max_frames_per_episode": "E",
+    "final_episodes": "E", "dashboard": "",
     "wandb": "L", "logdir": "LE", "resume": "LE", "host": "", "port": "", "checkpoint_replay": "",
     "checkpoint_replay_every_s": "", "replay_shards": "", "shards_on": "",
 }  # fmt: skip

@@ -38,7 +38,7 @@ int replay_check_priorities(const struct table *table, const struct resp_argumen
 }
 
 int replay_check_initial_priorities(const struct replay_request *request, const struct resp_argument *argument,
-                                  struct error *error) {
+                                    struct error *error) {
     uint32_t first = request->n < REPLAY_AT_ONCE_ITEMS ? request->n : REPLAY_AT_ONCE_ITEMS;
     if (replay_parse_priorities(argument, request->n, error)) return -1;
     return replay_check_priorities(request->entry->table, argument, 0, first, error);
