@@ -124,7 +124,7 @@ class KnownShards(Operations):
                 self._version, self._look_at = newest["version"], time.monotonic() + LOOK_EVERY_S
                 return found
             if self._version:
-                raise ConnectionLost(f"no shard of {self._address} that answers was told the topology so far")
+                raise ConnectionLost(f"none of the shards of {self._address} that answer knows the topology yet")
             if lost:
                 raise ConnectionLost(
                     f"{lost[0]}; which shard that is can be told by a topology alone, and no server that answers has "
