@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
+from replay_server.actors.environment_steps import Environments
 from replay_server.actors.envs import EpisodeScores, make_environments
 from replay_server.rl.environment_spec import EnvironmentSettings
-from replay_server.rl.observations import Observations, rows
+from replay_server.rl.observations import Observations, joined
 
 GAMES_AT_A_TIME = 10
 """Played side by side."""
@@ -35,37 +37,41 @@ def play_games(
 ) -> list[float]:
     """Plays `episodes` whole games; returns their unclipped scores, or [] if `stopped` came first.
 
-    Each environment plays a number of games fixed beforehand: taking the first games to finish would favour short ones.
+    An environment whose game has ended begins another one while there are games to begin, and then stands still: one
+    long game costs the time of one. Every game that begins is finished and counts, so short ones are not favoured.
     The first game of the first environment is shown to `watch`.
     """
-    width = min(episodes, GAMES_AT_A_TIME)
-    quota = np.full(width, episodes // width)
-    quota[: episodes % width] += 1
-    environments = make_environments(settings, width, seed, shown=watch is not None)
-    try:
-        totals = EpisodeScores(width)
-        scores: list[float] = []
-        is_shown, actions = watch is not None, np.zeros(0)
-        observations = environments.reset()
-        while quota.any():
+    seeds = seed.spawn(min(episodes, GAMES_AT_A_TIME))
+    to_begin = episodes - len(seeds)
+    scores: list[float] = []
+    with ExitStack() as opened:
+        environments: list[Environments] = []
+        for place, each in enumerate(seeds):
+            environments.append(make_environments(settings, 1, each, shown=watch is not None and place == 0))
+            opened.callback(environments[-1].close)
+        totals = [EpisodeScores(1) for _ in environments]
+        observations = [environment.reset() for environment in environments]
+        playing = list(range(len(environments)))
+        is_shown = watch is not None
+        while playing:
             if stopped():
                 return []
             if watch is not None and is_shown:
-                watch(environments.picture(), environments.pictures_per_s)
-            playing = np.flatnonzero(quota)
-            chosen = act(rows(observations, playing))
-            if not len(actions):
-                actions = np.zeros((width, *chosen.shape[1:]), chosen.dtype)
-            actions[playing] = chosen
-            step = environments.step(environments.forced(actions))
-            for environment, score in totals.add(step):
-                if quota[environment]:
-                    quota[environment] -= 1
-                    scores.append(score)
-                if watch is not None and is_shown and environment == 0:
-                    watch(environments.picture(), environments.pictures_per_s)
+                watch(environments[0].picture(), environments[0].pictures_per_s)
+            chosen = act(joined([observations[place] for place in playing]))
+            for row, place in enumerate(playing[:]):
+                environment = environments[place]
+                step = environment.step(environment.forced(chosen[row : row + 1]))
+                observations[place] = step.observations
+                ended = totals[place].add(step)
+                if not ended:
+                    continue
+                scores += [score for _, score in ended]
+                if watch is not None and is_shown and place == 0:
+                    watch(environment.picture(), environment.pictures_per_s)
                     is_shown = False
-            observations = step.observations
+                if to_begin:
+                    to_begin -= 1
+                else:
+                    playing.remove(place)
         return scores
-    finally:
-        environments.close()

@@ -7,7 +7,7 @@ A table has a column for each leaf, a network a part of its input. One array is 
 from __future__ import annotations
 
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -57,9 +57,11 @@ def from_columns(name: str, data: Mapping[str, T]) -> Tree[T]:
     return {each.removeprefix(f"{name}/"): leaf for each, leaf in data.items() if each.startswith(f"{name}/")}
 
 
-def rows(observations: Observations, chosen: Any) -> Observations:
-    """Those of some environments."""
-    return map_tree(lambda leaf: leaf[chosen], observations)
+def joined(parts: Sequence[Observations]) -> Observations:
+    """Those of all parts, one after the other; of trees with the same paths."""
+    if not isinstance(parts[0], dict):
+        return np.concatenate(parts)
+    return {path: np.concatenate([part[path] for part in parts]) for path in parts[0]}
 
 
 # ---- leaves ----------------------------------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ class CoinGame(gymnasium.Env):
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(3)
+    steps = 0
+    """Of all games."""
 
     def _observation(self) -> np.ndarray:
         return np.array([self.step_number, self.length], np.float32)
@@ -37,6 +39,7 @@ class CoinGame(gymnasium.Env):
 
     def step(self, action):
         self.step_number += 1
+        CoinGame.steps += 1
         return self._observation(), float(action), self.step_number >= self.length, False, {}
 
 
@@ -70,6 +73,15 @@ def test_exactly_the_asked_number_of_games_is_scored() -> None:
 def test_short_games_are_not_favoured_by_playing_side_by_side() -> None:
     scores = evaluate(Prefers(1), COIN_GAME, 400, seed=1)
     assert 0.4 < np.mean(np.array(scores) > 1.0) < 0.6
+
+
+def test_an_environment_stands_still_when_its_games_are_over() -> None:
+    before = CoinGame.steps
+    for episodes in (2, GAMES_AT_A_TIME, GAMES_AT_A_TIME + 7):
+        scores = evaluate(Prefers(1), COIN_GAME, episodes, seed=episodes)
+        assert len(set(scores)) == 2  # games of both lengths; with action 1 a score is a length
+        assert CoinGame.steps - before == sum(scores)
+        before = CoinGame.steps
 
 
 def test_epsilon_one_ignores_the_network() -> None:
