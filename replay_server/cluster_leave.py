@@ -30,7 +30,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from .cluster_moves import move, patiently
-from .cluster_shards import PATIENCE_S, newest_of, place_of, push, tables_of
+from .cluster_shards import PATIENCE_S, newest_of, place_of, tables_of
 from .cluster_tables import is_boundless, leaving_limiter
 from .codec import pack
 from .errors import ReplayError
@@ -196,7 +196,7 @@ def _changed(
     after = change(topology)
     for left in reversed(range(_ATTEMPTS)):
         try:
-            push(clients, after)
+            after.push_to(clients)
             return after
         except redis.ResponseError as error:
             if not left:

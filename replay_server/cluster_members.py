@@ -19,7 +19,7 @@ import redis
 from .client import Client
 from .cluster_address import even_slots
 from .cluster_leave import leaving_reason
-from .cluster_shards import PATIENCE_S, Shards, impatient, newest, newest_of, place_of, push, topology_of
+from .cluster_shards import PATIENCE_S, Shards, impatient, newest, newest_of, place_of, topology_of
 from .cluster_tables import part_like
 from .errors import ConnectionLost, ServerError
 from .server import Server
@@ -271,7 +271,7 @@ class Members:
     def _push(self, numbers: Iterable[int]) -> None:
         """Tells shards the topology; others that do not answer are told by who runs them."""
         with self._clients(numbers) as clients:
-            push(clients, self._topology)
+            self._topology.push_to(clients)
 
     @contextlib.contextmanager
     def _clients(
@@ -310,7 +310,7 @@ class Members:
                     own = [self._topology.shard(number) for number in self.numbers]
                     joined = theirs.with_shards(replace(each, slots=()) for each in own if each.number not in numbers)
                     with self._clients((numbers - theirs.gone) | set(told), joined) as clients:
-                        push(clients, joined)
+                        joined.push_to(clients)
                     theirs = joined
                 found = newest([found, theirs])
         self._topology = found

@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 import redis
 
 from .cluster_address import slot_of
-from .cluster_shards import push
 from .errors import ReplayError
 from .topology import Topology, slot_ranges, slots_text
 
@@ -80,7 +79,7 @@ def move(
 
 def _tell(clients: Mapping[int, redis.Redis], topology: Topology, first: int) -> None:
     try:
-        push(clients, topology, first)
+        topology.push_to(clients, first)
     except redis.ResponseError as error:
         raise MoveRefused(f"the topology was changed at the same time ({error}): give the same move again") from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import redis
@@ -133,21 +133,3 @@ def tables_of(client: redis.Redis) -> dict[str, dict[bytes, Any]]:
         told = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
         tables[name.decode()] = told
     return tables
-
-
-def push(clients: Mapping[int, redis.Redis], topology: Topology, first: int | None = None) -> None:
-    """Tells every shard of the topology that there is a client of: `first`, then the others by number, and then those
-    that have gone. One that does not answer is told by what watches it.
-
-    Raises:
-        redis.ResponseError: a shard has another one of this version, or a newer one.
-    """
-    numbers = [shard.number for shard in topology.shards if shard.number in clients]
-    gone = sorted(topology.gone.intersection(clients))
-    for number in [*sorted(numbers, key=lambda each: (each != first, each)), *gone]:
-        try:
-            clients[number].execute_command(*topology.arguments(number))
-        except redis.AuthenticationError:
-            raise
-        except SILENT:
-            continue

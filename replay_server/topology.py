@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import redis
 
 from .cluster_address import SLOTS
 
@@ -96,6 +98,26 @@ class Topology:
             for each in sorted(numbers):
                 words += [kind, each]
         return words
+
+    def push_to(self, clients: Mapping[int, redis.Redis], first: int | None = None) -> None:
+        """Tells it to every shard of it that there is a client of: `first`, then the others by number, and then those
+        that have gone. A shard that does not answer learns it from the supervisor that watches it.
+
+        Args:
+            clients: number of a shard → a client of it.
+
+        Raises:
+            redis.ResponseError: a shard has another topology of this version, or a newer one.
+        """
+        numbers = [shard.number for shard in self.shards if shard.number in clients]
+        gone = sorted(self.gone.intersection(clients))
+        for number in [*sorted(numbers, key=lambda each: (each != first, each)), *gone]:
+            try:
+                clients[number].execute_command(*self.arguments(number))
+            except redis.AuthenticationError:
+                raise
+            except (redis.ConnectionError, redis.TimeoutError):
+                continue
 
     def shard(self, number: int) -> ShardPlace:
         """The shard of that number. Raises ValueError where there is none."""
