@@ -13,8 +13,8 @@ from replay_server.learner.impact import Impact, ImpactSettings
 from replay_server.learner.impala import Impala, ImpalaSettings
 from replay_server.learner.ppo import Ppo, PpoSettings
 from replay_server.rl.field_types import check_names, check_types
-from replay_server.rl.policy_settings import apply_policy_profile
 from replay_server.rl.policy_spec import PolicySpec
+from replay_server.rl.profiles import apply_profile
 
 Settings = PpoSettings | ImpactSettings | ImpalaSettings
 Learner = Ppo | Impact | Impala
@@ -38,7 +38,7 @@ def make_settings(algorithm: str, profile: str, **given: Any) -> Settings:
     """The algorithm's settings by a profile, with those given over it. Raises ValueError for an unknown name."""
     kind = settings_kind(algorithm)
     _check_names(algorithm, kind, given)
-    return apply_policy_profile(kind(profile=profile, **given), set(given), ALGORITHMS[algorithm][1])
+    return apply_profile(kind(profile=profile, **given), set(given), ALGORITHMS[algorithm][1])
 
 
 def settings_from(algorithm: str, values: Mapping[str, Any]) -> Settings:

@@ -15,7 +15,8 @@ from replay_server.learner.wandb_mirror import check_wandb
 from replay_server.rl.dashboard_process import check_dashboard
 from replay_server.rl.environment_spec import algorithm_for, environment_spec
 from replay_server.rl.options import add_options, given_options
-from replay_server.rl.settings import ApexSettings, apply_profile
+from replay_server.rl.profiles import apply_profile
+from replay_server.rl.settings import PROFILES, ApexSettings
 from replay_server.rl.tables import apex_table
 from replay_server.topology import MOST_SHARDS
 
@@ -63,7 +64,7 @@ def resolve_settings(
         why = f"chosen because this machine has {cores} cores and the paper's settings want {ATARI_CORES} or more"
     else:
         why = "the paper's settings"
-    return apply_profile(settings, set(given)), f"profile {settings.profile} ({why})"
+    return apply_profile(settings, set(given), PROFILES), f"profile {settings.profile} ({why})"
 
 
 def check_settings(settings: ApexSettings) -> None:

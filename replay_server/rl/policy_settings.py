@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
-
-Settings = TypeVar("Settings", bound="PolicySettings")
 
 
 @dataclass
@@ -53,14 +48,3 @@ class PolicySettings:
     """On images policy and critic see the same features; on vectors they share nothing."""
     initial_log_std: float = 0.0
     """Of Gaussian actions; the log standard deviation is a parameter of its own, the same in every state."""
-
-
-def apply_policy_profile(settings: Settings, explicit: set[str], profiles: Mapping[str, Mapping[str, Any]]) -> Settings:
-    """Returns settings with the profile's values in every field that is not in `explicit` (fields the user gave).
-
-    Raises ValueError for an unknown profile.
-    """
-    if settings.profile not in profiles:
-        raise ValueError(f"unknown profile {settings.profile!r}: expected one of {', '.join(profiles)}")
-    values = {name: value for name, value in profiles[settings.profile].items() if name not in explicit}
-    return dataclasses.replace(settings, **values)

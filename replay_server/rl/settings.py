@@ -5,7 +5,6 @@ The command line offers each field as ``--field-name``; a run directory's ``conf
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -286,14 +285,3 @@ PROFILES: dict[str, dict[str, Any]] = {
         "eval_every_updates": 2_000,
     },
 }
-
-
-def apply_profile(settings: ApexSettings, explicit: set[str]) -> ApexSettings:
-    """Returns settings with the profile's values in every field that is not in `explicit` (fields the user gave).
-
-    Raises ValueError for an unknown profile.
-    """
-    if settings.profile not in PROFILES:
-        raise ValueError(f"unknown profile {settings.profile!r}: expected one of {', '.join(PROFILES)}")
-    values = {name: value for name, value in PROFILES[settings.profile].items() if name not in explicit}
-    return dataclasses.replace(settings, **values)

@@ -22,7 +22,8 @@ from replay_server.rl.environment_spec import environment_spec  # noqa: E402
 from replay_server.rl.exploration import epsilon_greedy  # noqa: E402
 from replay_server.rl.networks import DuelingNetwork, make_network  # noqa: E402
 from replay_server.rl.observations import Leaf  # noqa: E402
-from replay_server.rl.settings import ApexSettings, apply_profile  # noqa: E402
+from replay_server.rl.profiles import apply_profile  # noqa: E402
+from replay_server.rl.settings import PROFILES, ApexSettings  # noqa: E402
 
 SPACES: list[tuple[Space[Any], int, tuple[int, ...]]] = [
     (Discrete(3), 3, ()),
@@ -140,7 +141,8 @@ gymnasium.register("Locks-v0", Locks)
 
 def test_an_environment_of_branches_is_solved() -> None:
     """24 joint actions in each of 4 states; random play opens 36 % of the locks, the right settings 100 %."""
-    settings = apply_profile(ApexSettings(env="Locks-v0", profile="cartpole", envs_per_actor=4), {"envs_per_actor"})
+    settings = ApexSettings(env="Locks-v0", profile="cartpole", envs_per_actor=4)
+    settings = apply_profile(settings, {"envs_per_actor"}, PROFILES)
     settings = dataclasses.replace(settings, n_step=1, discount=0.5, hidden=32, capacity=5_000, min_size_to_sample=1)
     settings = dataclasses.replace(settings, batch_size=64, samples_per_insert=None)
     spec = environment_spec(settings)

@@ -35,8 +35,9 @@ from replay_server.learner.replay_algorithms import make_learner  # noqa: E402
 from replay_server.rl.actions import Bounds  # noqa: E402
 from replay_server.rl.environment_spec import EnvironmentSpec, environment_spec  # noqa: E402
 from replay_server.rl.observations import Leaf, atari_screens  # noqa: E402
+from replay_server.rl.profiles import apply_profile  # noqa: E402
 from replay_server.rl.run_directory import RunDirectory  # noqa: E402
-from replay_server.rl.settings import PROFILES, ApexSettings, apply_profile  # noqa: E402
+from replay_server.rl.settings import PROFILES, ApexSettings  # noqa: E402
 from replay_server.rl.tables import apex_table  # noqa: E402
 
 SETTINGS = ApexSettings(
@@ -239,7 +240,7 @@ def test_a_network_that_bfloat16_does_not_suit_is_trained_in_float32():
 
 def test_auto_is_the_default_of_every_profile():
     for profile in PROFILES:
-        assert apply_profile(ApexSettings(profile=profile), set()).precision == "auto"
+        assert apply_profile(ApexSettings(profile=profile), set(), PROFILES).precision == "auto"
 
 
 def test_the_choice_is_told_and_kept_and_measured_again_when_resumed(tmp_path, capsys):

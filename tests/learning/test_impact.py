@@ -17,7 +17,7 @@ from replay_server.learner import impact  # noqa: E402
 from replay_server.learner.circular_buffer import circular_buffer  # noqa: E402
 from replay_server.learner.impact import PROFILES, Impact, ImpactSettings  # noqa: E402
 from replay_server.learner.policy_checkpoint import read_policy_checkpoint, write_policy_checkpoint  # noqa: E402
-from replay_server.rl.policy_settings import apply_policy_profile  # noqa: E402
+from replay_server.rl.profiles import apply_profile  # noqa: E402
 from replay_server.rl.policy_spec import policy_spec  # noqa: E402
 from replay_server.rl.returns import v_trace  # noqa: E402
 
@@ -30,7 +30,7 @@ def make(**changes) -> Impact:
 
 
 def test_the_paper_profile_is_the_papers():
-    settings = apply_policy_profile(ImpactSettings(profile="paper"), set(), PROFILES)
+    settings = apply_profile(ImpactSettings(profile="paper"), set(), PROFILES)
     assert (settings.learning_rate, settings.clip, settings.kl_coefficient, settings.kl_target) == (5e-4, 0.4, 1, 0.01)
     assert (settings.entropy_coefficient, settings.value_coefficient, settings.target_update_every) == (0.01, 1.0, 1)
     assert (settings.behaviour_clip, settings.ratio_clip, settings.trace_clip) == (2.0, 1.0, 1.0)

@@ -18,7 +18,7 @@ from replay_server.learner.checkpoint import newest_checkpoint  # noqa: E402
 from replay_server.learner.finite_checks import Diverged  # noqa: E402
 from replay_server.learner.policy_checkpoint import read_policy_checkpoint, write_policy_checkpoint  # noqa: E402
 from replay_server.learner.ppo import PROFILES, Ppo, PpoSettings  # noqa: E402
-from replay_server.rl.policy_settings import apply_policy_profile  # noqa: E402
+from replay_server.rl.profiles import apply_profile  # noqa: E402
 from replay_server.rl.policy_spec import policy_spec  # noqa: E402
 from replay_server.rl.weights import module_arrays  # noqa: E402
 
@@ -35,7 +35,7 @@ def make(**changes) -> Ppo:
 
 def test_profiles_are_those_of_the_papers_their_code_and_ours():
     def profile(name):
-        return apply_policy_profile(PpoSettings(profile=name), set(), PROFILES)
+        return apply_profile(PpoSettings(profile=name), set(), PROFILES)
 
     paper, code, default = profile("paper"), profile("code"), profile("default")
     assert (paper.learning_rate, paper.discount, paper.clip, paper.kl_coefficient) == (5e-5, 0.99, 0.3, 0.2)
@@ -50,7 +50,7 @@ def test_profiles_are_those_of_the_papers_their_code_and_ours():
 
 
 def test_fields_given_explicitly_win_over_a_profile():
-    settings = apply_policy_profile(PpoSettings(profile="paper", iterations=3), {"iterations"}, PROFILES)
+    settings = apply_profile(PpoSettings(profile="paper", iterations=3), {"iterations"}, PROFILES)
     assert (settings.iterations, settings.value_clip) == (3, 10.0)
 
 

@@ -31,7 +31,8 @@ from replay_server.rl.distributions import SquashedGaussian  # noqa: E402
 from replay_server.rl.environment_spec import EnvironmentSpec, environment_spec  # noqa: E402
 from replay_server.rl.networks import make_critics, make_network  # noqa: E402
 from replay_server.rl.observations import Leaf, columns, map_tree  # noqa: E402
-from replay_server.rl.settings import ApexSettings, apply_profile  # noqa: E402
+from replay_server.rl.profiles import apply_profile  # noqa: E402
+from replay_server.rl.settings import PROFILES, ApexSettings  # noqa: E402
 
 CPU = torch.device("cpu")
 BOUNDS = Bounds((2,), (-1.0, 0.0), (1.0, 4.0))
@@ -296,7 +297,7 @@ gymnasium.register("Echo-v0", Echo)
 
 def test_an_environment_of_uneven_bounds_is_solved() -> None:
     """Uniform actions get −4.7 an episode of four rounds, the best ones 0."""
-    settings = apply_profile(ApexSettings(env="Echo-v0", profile="sac"), set())
+    settings = apply_profile(ApexSettings(env="Echo-v0", profile="sac"), set(), PROFILES)
     settings = dataclasses.replace(settings, batch_size=64, hidden=32, capacity=4_000, min_size_to_sample=1,
                                    samples_per_insert=None, learning_rate=3e-3, discount=0.0,
                                    initial_temperature=0.1)  # fmt: skip

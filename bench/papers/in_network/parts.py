@@ -27,7 +27,8 @@ import replay_server as rs
 from replay_server.actors.rollout import ActorProgress, run_actor
 from replay_server.learner.loop import run_learner
 from replay_server.learner.metrics import read_metrics
-from replay_server.rl.settings import ApexSettings, apply_profile
+from replay_server.rl.profiles import apply_profile
+from replay_server.rl.settings import PROFILES, ApexSettings
 
 ACTOR_PHASES = ("environment_s", "inference_s", "push_s", "pull_s")
 LEARNER_PHASES = ("sampling_s", "training_s", "update_s", "publish_s")
@@ -54,7 +55,7 @@ def settings(actors: int, table: str) -> ApexSettings:
         "prefetch": 1,
         "checkpoint_every_s": 1e9,
     }
-    return apply_profile(ApexSettings(profile="atari-small", **given), set(given))
+    return apply_profile(ApexSettings(profile="atari-small", **given), set(given), PROFILES)
 
 
 def spent(rows: list[Row], begin: float, end: float, names: tuple[str, ...]) -> Seconds:
