@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from replay_server.whole_file import write_whole
+
 MODES = ("off", "offline", "online")
 PROJECT = "replay-server"
 STATE = "wandb.json"
@@ -99,9 +101,7 @@ class WandbMirror:
         return {}
 
     def _keep(self) -> None:
-        partial = self._folder / f".{STATE}.partial"
-        partial.write_text(json.dumps({"id": self._run.id, "bytes": self._done_bytes}))
-        partial.replace(self._folder / STATE)
+        write_whole(self._folder / STATE, json.dumps({"id": self._run.id, "bytes": self._done_bytes}))
 
     @contextlib.contextmanager
     def _guarded(self):

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from .client import Client
-from .cluster_members import write_whole
 from .cluster_shards import Shards, newest_of, place_of
 from .errors import ServerError
 from .topology import Topology
+from .whole_file import write_whole
 
 CHECKPOINT_FILE = "checkpoint.json"
 """In the cluster's folder: the manifest of the last checkpoint of all shards."""

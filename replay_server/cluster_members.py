@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import secrets
 import shutil
 import time
@@ -25,6 +24,7 @@ from .errors import ConnectionLost, ServerError
 from .server import Server
 from .table import Table
 from .topology import ShardPlace, Topology, slot_ranges
+from .whole_file import write_whole
 
 FILE = "cluster.json"
 """In the cluster's folder: the topology, and which of its shards are of the folder."""
@@ -46,16 +46,6 @@ def _is_open(topology: Topology) -> bool:
             except redis.RedisError:
                 continue
     return False
-
-
-def write_whole(file: Path, text: str) -> None:
-    """The file is the one before, or this one, whole."""
-    unfinished = file.with_suffix(f".{os.getpid()}.partial")  # another process may write it at the same time
-    with open(unfinished, "w") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    unfinished.replace(file)
 
 
 class Members:

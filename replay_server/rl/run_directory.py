@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from replay_server.whole_file import write_whole
+
 
 class RunSettings(Protocol):
     """What any job's settings have: a dataclass, whose other fields are the job's own."""
@@ -216,7 +218,5 @@ def _without_password(value: Any) -> Any:
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Writes a JSON file whole: to a file beside it, then renamed."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_text(json.dumps(values, indent=2) + "\n")
-    partial.replace(path)
+    """Writes a JSON file whole, for people to read."""
+    write_whole(path, json.dumps(values, indent=2) + "\n")

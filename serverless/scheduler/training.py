@@ -21,6 +21,7 @@ from replay_server.serverless.scalers.minions import Minions
 from replay_server.serverless.scheduler.decision import Goal, rewards
 from replay_server.serverless.scheduler.job import Jobs, PlayedJob, timed
 from replay_server.serverless.scheduler.policy import CHECKPOINTS, SchedulerPolicy
+from replay_server.whole_file import write_whole
 
 EPISODES = "episodes.jsonl"
 """A training directory's log."""
@@ -106,9 +107,7 @@ def cut(log: Path, episodes: int) -> None:
     for line in log.read_text().splitlines(keepends=True):
         if line.endswith("\n") and json.loads(line)["episode"] <= episodes:
             kept.append(line)
-    partial = log.with_name(f".{log.name}.partial")
-    partial.write_text("".join(kept))
-    partial.replace(log)
+    write_whole(log, "".join(kept))
 
 
 def played_return(played: PlayedJob, goal: Goal, time_weight: float) -> float:

@@ -661,7 +661,7 @@ def test_rate_limiters_are_as_before_where_a_leave_was_killed_and_then_refused()
 
 
 def test_a_topology_that_could_not_be_written_is_written_later(tmp_path: Path) -> None:
-    in_the_way = tmp_path / "cluster.partial"
+    in_the_way = tmp_path / f".cluster.json.{os.getpid()}.partial"
     with rs.Cluster([TABLE], shards=3, directory=str(tmp_path)) as cluster:
         in_the_way.mkdir()  # stands for a full disk
         cluster.forget(2, lose_items=True)
