@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "resp/whole.h"
+#include "resp/parse_fast.h"
 
 #define ARENA_KEPT_BYTES 4096u /* a larger arena is given back after its request */
 #define ARENA_FIRST_BYTES 256u
@@ -482,7 +482,7 @@ static size_t feed_start(struct resp_parser *parser, const uint8_t *data) {
 enum resp_status resp_parser_feed(struct resp_parser *parser, const uint8_t *data, size_t length, size_t *consumed) {
     assert(parser->state != RESP_STATE_REQUEST);
     if (length > 0 && parser->state == RESP_STATE_START && *data == '*') {
-        *consumed = resp_take_whole(parser, data, length);
+        *consumed = resp_parse_fast(parser, data, length);
         if (*consumed > 0) return RESP_REQUEST;
     }
     size_t at = 0;

@@ -12,7 +12,7 @@
 #include "check.h"
 #include "net/lwip/connection.h"
 #include "net/lwip/demultiplex.h"
-#include "net/lwip/early.h"
+#include "net/lwip/out_of_order.h"
 #include "net/lwip/hooks.h"
 #include "net/lwip/pools.h"
 #include "net/lwip/receive_window.h"
@@ -219,96 +219,96 @@ static void test_many_with_little_to_say_are_bounded_in_a_turn(void) {
 
 static struct received frames[FRAMES];
 
-static bool hold(struct early *early, uint32_t left, uint32_t right) {
+static bool hold(struct out_of_order *early, uint32_t left, uint32_t right) {
     struct received *frame = &frames[left / FRAME];
     frame->sequence = left;
-    return early_hold(early, frame, left, right);
+    return out_of_order_hold(early, frame, left, right);
 }
 
-static bool hold_frame(struct early *early, uint32_t number) {
+static bool hold_frame(struct out_of_order *early, uint32_t number) {
     return hold(early, number * FRAME, (number + 1) * FRAME);
 }
 
 static void test_early_frames_come_back_in_order_when_the_gap_is_filled(void) {
     struct error error;
-    CHECK(early_open(100, &error) == 0);
-    struct early early = {0};
+    CHECK(out_of_order_open(100, &error) == 0);
+    struct out_of_order early = {0};
     static const uint32_t order[] = {5, 7, 3, 6, 9, 4};
     for (size_t i = 0; i < sizeof order / sizeof *order; i++) CHECK(hold_frame(&early, order[i]));
     struct received again = {.sequence = 5 * FRAME};
-    CHECK(!early_hold(&early, &again, 5 * FRAME, 6 * FRAME));
+    CHECK(!out_of_order_hold(&early, &again, 5 * FRAME, 6 * FRAME));
     CHECK(early.blocks == 2 && early.frames == 6);
-    CHECK(!early_take(&early, 2 * FRAME));
+    CHECK(!out_of_order_take(&early, 2 * FRAME));
     for (uint32_t number = 3; number < 8; number++) {
-        struct received *frame = early_take(&early, number * FRAME);
+        struct received *frame = out_of_order_take(&early, number * FRAME);
         CHECK(frame && frame->sequence == number * FRAME);
     }
-    CHECK(!early_take(&early, 8 * FRAME) && early.blocks == 1);
-    CHECK(early_take(&early, 9 * FRAME) && early.blocks == 0 && early.frames == 0 && !early.newest);
-    early_close();
+    CHECK(!out_of_order_take(&early, 8 * FRAME) && early.blocks == 1);
+    CHECK(out_of_order_take(&early, 9 * FRAME) && early.blocks == 0 && early.frames == 0 && !early.newest);
+    out_of_order_close();
 }
 
 static void test_reports_begin_with_what_came_last(void) {
     struct error error;
-    CHECK(early_open(100, &error) == 0);
-    struct early early = {0};
-    struct early_range ranges[EARLY_RANGES];
-    CHECK(early_report(&early, ranges) == 0);
+    CHECK(out_of_order_open(100, &error) == 0);
+    struct out_of_order early = {0};
+    struct out_of_order_range ranges[OUT_OF_ORDER_RANGES];
+    CHECK(out_of_order_report(&early, ranges) == 0);
     for (uint32_t number = 1; number < 20; number += 2) CHECK(hold_frame(&early, number));
     CHECK(hold_frame(&early, 12)); /* closes a gap */
-    CHECK(early_report(&early, ranges) == EARLY_RANGES);
+    CHECK(out_of_order_report(&early, ranges) == OUT_OF_ORDER_RANGES);
     CHECK(ranges[0].left == 11 * FRAME && ranges[0].right == 14 * FRAME);
     CHECK(ranges[1].left == 1 * FRAME && ranges[2].left == 3 * FRAME && ranges[3].left == 5 * FRAME);
-    early_close();
+    out_of_order_close();
 }
 
 static void test_what_came_twice_ahead_of_a_gap_is_noticed_and_its_block_reported_first(void) {
     struct error error;
-    CHECK(early_open(100, &error) == 0);
-    struct early early = {0};
-    struct early_range ranges[EARLY_RANGES];
-    CHECK(!early_has(&early, 50, 60));
+    CHECK(out_of_order_open(100, &error) == 0);
+    struct out_of_order early = {0};
+    struct out_of_order_range ranges[OUT_OF_ORDER_RANGES];
+    CHECK(!out_of_order_has(&early, 50, 60));
     CHECK(hold(&early, 50, 60) && hold(&early, 60, 70) && hold(&early, 100, 110));
-    CHECK(!early_has(&early, 40, 60) && !early_has(&early, 60, 80) && !early_has(&early, 80, 90));
-    CHECK(!early_has(&early, 50, 110) && !early_has(&early, 110, 120));
-    CHECK(early_report(&early, ranges) == 2 && ranges[0].left == 100);
-    CHECK(early_has(&early, 60, 70) && early_has(&early, 55, 65) && early_has(&early, 50, 70));
-    CHECK(early_report(&early, ranges) == 2 && ranges[0].left == 50 && ranges[0].right == 70);
-    CHECK(early_has(&early, 100, 110) && early.frames == 3);
-    early_close();
+    CHECK(!out_of_order_has(&early, 40, 60) && !out_of_order_has(&early, 60, 80) && !out_of_order_has(&early, 80, 90));
+    CHECK(!out_of_order_has(&early, 50, 110) && !out_of_order_has(&early, 110, 120));
+    CHECK(out_of_order_report(&early, ranges) == 2 && ranges[0].left == 100);
+    CHECK(out_of_order_has(&early, 60, 70) && out_of_order_has(&early, 55, 65) && out_of_order_has(&early, 50, 70));
+    CHECK(out_of_order_report(&early, ranges) == 2 && ranges[0].left == 50 && ranges[0].right == 70);
+    CHECK(out_of_order_has(&early, 100, 110) && early.frames == 3);
+    out_of_order_close();
 }
 
 static void test_frames_that_overlap_are_kept_where_they_add_something(void) {
     struct error error;
-    CHECK(early_open(100, &error) == 0);
-    struct early early = {0};
+    CHECK(out_of_order_open(100, &error) == 0);
+    struct out_of_order early = {0};
     CHECK(hold(&early, 50, 60) && hold(&early, 55, 75));
     struct received nothing_new = {.sequence = 60};
-    CHECK(!early_hold(&early, &nothing_new, 60, 75) && early.blocks == 1 && early.first->right == 75);
+    CHECK(!out_of_order_hold(&early, &nothing_new, 60, 75) && early.blocks == 1 && early.first->right == 75);
     CHECK(hold(&early, 30, 90)); /* all of them, and more */
     CHECK(early.blocks == 1 && early.first->left == 30 && early.first->right == 90);
     uint32_t reached = 30, taken = 0;
     while (early.first) {
-        struct received *frame = early_take(&early, reached);
+        struct received *frame = out_of_order_take(&early, reached);
         CHECK(frame && frame->sequence <= reached);
         taken++;
         if (frame == &frames[3]) reached = 90;
     }
     CHECK(taken == 3 && early.frames == 0);
-    early_close();
+    out_of_order_close();
 }
 
 static void test_blocks_of_early_frames_are_bounded(void) {
     struct error error;
-    CHECK(early_open(EARLY_BLOCKS_MOST + 10, &error) == 0);
-    struct early early = {0}, other = {0};
-    for (uint32_t i = 0; i < EARLY_BLOCKS_MOST; i++) CHECK(hold_frame(&early, 2 * i));
-    CHECK(!hold_frame(&early, 2 * EARLY_BLOCKS_MOST));
+    CHECK(out_of_order_open(OUT_OF_ORDER_BLOCKS_MOST + 10, &error) == 0);
+    struct out_of_order early = {0}, other = {0};
+    for (uint32_t i = 0; i < OUT_OF_ORDER_BLOCKS_MOST; i++) CHECK(hold_frame(&early, 2 * i));
+    CHECK(!hold_frame(&early, 2 * OUT_OF_ORDER_BLOCKS_MOST));
     for (uint32_t i = 0; i < 10; i++) CHECK(hold_frame(&other, 200 + 2 * i)); /* of all together, too */
     CHECK(!hold_frame(&other, 250));
-    CHECK(hold_frame(&early, 1) && early.blocks == EARLY_BLOCKS_MOST - 1);
+    CHECK(hold_frame(&early, 1) && early.blocks == OUT_OF_ORDER_BLOCKS_MOST - 1);
     CHECK(hold_frame(&other, 250));
-    early_close();
+    out_of_order_close();
 }
 
 /* ---- the receive window ------------------------------------------------------------------------------------------ */

@@ -1,7 +1,7 @@
 /* test_scripts: fibers, names of scripts, and scripts and transactions that take several turns of the loop. */
 #include "base/fiber.h"
 #include "base/sha1.h"
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/redis/script/scripts.h"
 #include "server_stage.h"
 #include "store/store.h"

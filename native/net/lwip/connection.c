@@ -26,7 +26,7 @@ static_assert(TCP_MSS <= SEGMENT_BYTES, "a segment is at least a frame");
 #define WIRE_LEAST_BYTES \
     48u /* a peer that asks for less in a frame would have the server send next to nothing but headers */
 #define WINDOWS_MOST_BYTES (64u << 20) /* of all receive windows, beyond what each has at first */
-#define EARLY_BLOCKS 8192u /* of all connections: see early.h */
+#define OUT_OF_ORDER_BLOCKS 8192u /* of all connections: see out_of_order.h */
 #define BUFFER_MOST_BYTES RECOVERY_WINDOW_MOST_BYTES
 #define WRITE_BYTES 0xffffu /* tcp_write and tcp_recved take no more at once */
 
@@ -73,7 +73,7 @@ int connections_open(struct connections *connections, struct transport *transpor
         connections->table[i].next_free = connections->free;
         connections->free = &connections->table[i];
     }
-    if (early_open(EARLY_BLOCKS, error) < 0) return -1;
+    if (out_of_order_open(OUT_OF_ORDER_BLOCKS, error) < 0) return -1;
     return demultiplex_open(most, error);
 }
 
@@ -93,7 +93,7 @@ static struct tcp_pcb *detach(struct lwip_connection *connection) {
     demultiplex_remove(connection);
     sending_leave(&stack.sending, connection);
     recovery_close(&connection->recovery);
-    early_drop(&connection->early);
+    out_of_order_drop(&connection->early);
     if (!pcb->ooseq) memset(pcb->rcv_sacks, 0, sizeof pcb->rcv_sacks); /* they told of what was dropped here */
     connection->pcb = NULL;
     tcp_arg(pcb, NULL);
@@ -129,7 +129,7 @@ static void give_back(struct lwip_connection *connection) {
     struct connections *all = connection->all;
     assert(!connection->pcb && !connection->ready);
     drop_received(connection);
-    early_drop(&connection->early);
+    out_of_order_drop(&connection->early);
     if (connection->window.bytes > RECEIVE_WINDOW_FIRST_BYTES)
         all->windows_bytes -= connection->window.bytes - RECEIVE_WINDOW_FIRST_BYTES;
     if (connection->closing) leave_closing(connection);
@@ -147,7 +147,7 @@ void connections_close(struct connections *connections) {
         if (connection->pcb) tcp_abort(detach(connection));
     }
     demultiplex_close();
-    early_close();
+    out_of_order_close();
     memory_free(connections->table);
     *connections = (struct connections){.transport = connections->transport};
 }
@@ -207,7 +207,7 @@ static void on_gone(void *argument, err_t error) {
     demultiplex_remove(connection);
     sending_leave(&stack.sending, connection);
     recovery_close(&connection->recovery);
-    early_drop(&connection->early);
+    out_of_order_drop(&connection->early);
     connection->pcb = NULL;
     end(connection);
 }

@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "net/lwip/demultiplex.h"
-#include "net/lwip/early.h"
+#include "net/lwip/out_of_order.h"
 #include "net/lwip/receive_window.h"
 #include "net/lwip/received.h"
 #include "net/lwip/recovery.h"
@@ -42,7 +42,7 @@ struct lwip_connection {
     bool ready; /* in the list of those with something to do */
     struct recovery recovery;
     struct receive_window window;
-    struct early early;
+    struct out_of_order early;
     struct round_robin_member turn; /* in the line of those with much to send */
     struct ends ends;
     struct lwip_connection *next_found; /* of those in one bucket: see demultiplex.c */

@@ -10,7 +10,7 @@
 
 #include "net/lwip/connection.h"
 #include "net/lwip/demultiplex.h"
-#include "net/lwip/early.h"
+#include "net/lwip/out_of_order.h"
 #include "net/lwip/received.h"
 #include "net/lwip/stack.h"
 
@@ -102,16 +102,16 @@ static void give_acknowledgement(const struct rte_mbuf *frame, const struct rte_
 }
 
 /* What SACK blocks tell from now on. `twice`: first, that this came a second time (RFC 2883); NULL: nothing did. */
-static void report(struct tcp_pcb *pcb, const struct early *early, const struct early_range *twice) {
-    static_assert(EARLY_RANGES == LWIP_TCP_MAX_SACK_NUM, "as many as lwIP reports");
-    struct early_range all[1 + EARLY_RANGES], *ranges = all + 1;
-    uint32_t count = early_report(early, ranges);
+static void report(struct tcp_pcb *pcb, const struct out_of_order *early, const struct out_of_order_range *twice) {
+    static_assert(OUT_OF_ORDER_RANGES == LWIP_TCP_MAX_SACK_NUM, "as many as lwIP reports");
+    struct out_of_order_range all[1 + OUT_OF_ORDER_RANGES], *ranges = all + 1;
+    uint32_t count = out_of_order_report(early, ranges);
     /* Once a side has closed, lwIP keeps what is early, and reports it. */
     if (!(pcb->flags & TF_SACK) || pcb->ooseq) return;
     if (twice) {
         ranges = all;
         ranges[0] = *twice;
-        if (count < EARLY_RANGES) count++;
+        if (count < OUT_OF_ORDER_RANGES) count++;
     }
     memset(pcb->rcv_sacks, 0, sizeof pcb->rcv_sacks);
     for (uint32_t i = 0; i < count; i++) {
@@ -122,9 +122,9 @@ static void report(struct tcp_pcb *pcb, const struct early *early, const struct 
 
 /* Keeps it, unless it is there already, and tells the peer at once that something is missing. */
 static void keep(struct lwip_connection *connection, struct rte_mbuf *frame, uint32_t left, uint32_t right) {
-    if (early_has(&connection->early, left, right)) {
+    if (out_of_order_has(&connection->early, left, right)) {
         rte_pktmbuf_free(frame);
-        report(connection->pcb, &connection->early, &(struct early_range){left, right});
+        report(connection->pcb, &connection->early, &(struct out_of_order_range){left, right});
         tcp_send_empty_ack(connection->pcb);
         report(connection->pcb, &connection->early, NULL);
         return;
@@ -132,7 +132,7 @@ static void keep(struct lwip_connection *connection, struct rte_mbuf *frame, uin
     struct received *received = received_keep(frame, connection->early.frames);
     if (received) {
         received->sequence = left;
-        if (!early_hold(&connection->early, received, left, right)) received_free(received);
+        if (!out_of_order_hold(&connection->early, received, left, right)) received_free(received);
     }
     report(connection->pcb, &connection->early, NULL);
     tcp_send_empty_ack(connection->pcb);
@@ -151,7 +151,7 @@ void stack_give_early(struct lwip_connection *connection) {
     const struct ends ends = connection->ends;
     bool gave = false;
     while (connection->pcb && !connection->pcb->refused_data) {
-        struct received *received = early_take(&connection->early, connection->pcb->rcv_nxt);
+        struct received *received = out_of_order_take(&connection->early, connection->pcb->rcv_nxt);
         if (!received) break;
         make_neutral(received, connection->pcb);
         give(&received->buffer.pbuf, &ends);
@@ -193,7 +193,7 @@ static void take(struct rte_mbuf *frame) {
     uint32_t right = left + size_bytes - header_bytes + (tcp->tcp_flags & RTE_TCP_FIN_FLAG ? 1u : 0u);
     if (!is_early(connection->pcb, tcp, left, right)) {
         bool twice = TCP_SEQ_LT(left, right) && TCP_SEQ_LEQ(right, connection->pcb->rcv_nxt);
-        if (twice) report(connection->pcb, &connection->early, &(struct early_range){left, right});
+        if (twice) report(connection->pcb, &connection->early, &(struct out_of_order_range){left, right});
         give(received_from_frame(frame), &ends);
         if (twice && connection->pcb) report(connection->pcb, &connection->early, NULL);
         if (connection->early.first && connection->pcb) stack_give_early(connection);

@@ -26,7 +26,7 @@ uint32_t received_frames_held(void);
 /* So many are held that only frames without data are taken any more: those are given back at once. */
 bool received_is_full(void);
 bool received_is_low(void); /* half of them are held: what is to stay longer is copied */
-/* How many frames lwIP may keep of one connection that came ahead of a lost one, before the server has it: see early.h. */
+/* How many frames lwIP may keep of one connection that came ahead of a lost one, before the server has it: see out_of_order.h. */
 uint16_t received_early_frames(void);
 
 /* Lays a buffer over the frame, which goes back to its pool when the buffer is freed. */

@@ -7,7 +7,7 @@
 #include "server/admin/admin_part.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/pause.h"
 #include "server/core/server.h"
 #include "server/core/slices.h"

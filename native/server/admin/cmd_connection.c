@@ -11,7 +11,7 @@
 #include "server/redis/redis_part.h"
 #include "server/redis/tracking/tracking.h"
 #include "server/redis/transaction/transaction.h"
-#include "server/replication/carried.h"
+#include "server/replication/table_replication.h"
 
 static bool log_in(struct client *client, const struct resp_argument *user, const struct resp_argument *password) {
     if (acl_log_in(client, user, password)) return true;
@@ -129,7 +129,7 @@ static void hello_command(struct client *client) {
 static void ping_command(struct client *client) {
     if (client->argc > 2) {
         reply_arity_error(client);
-    } else if (client->is_primary && carried_run(client)) {
+    } else if (client->is_primary && table_replication_apply(client)) {
         return;
     } else if (client->resp == 2 && pubsub_is_subscriber(client)) {
         reply_array(client, 2); /* so that it looks like a message */

@@ -2,7 +2,7 @@
 #include "server/admin/debug_data.h"
 
 #include "server/core/client.h"
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/propagate.h"
 #include "server/core/server.h"
 #include "server/durability/append_log.h"

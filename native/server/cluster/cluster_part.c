@@ -8,21 +8,21 @@
 
 static bool create(struct server *server) {
     server->cluster = memory_calloc(1, sizeof *server->cluster);
-    if (server->cluster) dict_init(&server->cluster->hold.keys);
+    if (server->cluster) dict_init(&server->cluster->migrating.keys);
     return server->cluster;
 }
 
 static void free_part(struct server *server) {
     if (server->cluster) {
         topology_free(server->cluster->topology);
-        hold_lift(&server->cluster->hold);
+        migrating_keys_release(&server->cluster->migrating);
     }
     memory_free(server->cluster);
 }
 
 static void client_left(struct client *client) {
-    struct hold *hold = &client->server->cluster->hold;
-    if (hold->holder == client) hold_lift(hold);
+    struct migrating_keys *migrating = &client->server->cluster->migrating;
+    if (migrating->holder == client) migrating_keys_release(migrating);
 }
 
 static void write_info(const struct client *client, struct text *out) {
@@ -35,7 +35,7 @@ static void write_info(const struct client *client, struct text *out) {
 }
 
 static const struct command *const commands[] = {commands_cluster, NULL};
-static const struct long_task tasks[] = {{hold_step, .waits_for_exclusive = true}, {.run = NULL}};
+static const struct long_task tasks[] = {{migrating_keys_step, .waits_for_exclusive = true}, {.run = NULL}};
 static const struct info_section info[] = {{"cluster", 170, write_info}, {0}};
 
 const struct subsystem cluster_part = {

@@ -5,14 +5,14 @@
 
 #include <stddef.h>
 
-#include "server/cluster/hold.h"
+#include "server/cluster/migrating_keys.h"
 #include "server/core/subsystem.h"
 
 struct topology;
 
 struct cluster_part {
     struct topology *topology; /* NULL: none was pushed yet, and no slot is served */
-    struct hold hold;
+    struct migrating_keys migrating;
 };
 
 /* See struct upcalls. */

@@ -52,7 +52,7 @@ static void see_key(struct keys_seen *seen, const struct command *command, const
     seen->several |= !are_equal(key, seen->first);
     /* Channels are nowhere, weights and gradients move at the end, all at once. */
     bool moves_by_itself = command->group->data != DATA_BESIDE_KEYS && command->channels == CHANNEL_NONE;
-    bool held = hold_has(&seen->server->cluster->hold, key);
+    bool held = migrating_keys_has(&seen->server->cluster->migrating, key);
     seen->held |= held;
     if (moves_by_itself && !held && is_moving(seen->topology, slot)) seen->missing |= !is_here(seen->server, key);
 }

@@ -7,7 +7,7 @@
 #include "base/list.h"
 #include "base/log.h"
 #include "base/memory.h"
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/fair_share.h"
 #include "server/core/request_times.h"
 #include "server/core/server.h"

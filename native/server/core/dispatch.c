@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/make_room.h"
 #include "server/core/propagate.h"
 #include "server/core/server.h"

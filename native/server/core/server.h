@@ -17,7 +17,7 @@
 #include "server/core/config_kept.h"
 #include "server/core/config_replication.h"
 #include "server/core/error_stats.h"
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/make_room.h"
 #include "server/core/output.h"
 #include "server/core/output_limits.h"

@@ -8,7 +8,7 @@
 #include "server/core/command_table.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/redis_rows.h"
-#include "server/replication/carried.h"
+#include "server/replication/table_replication.h"
 #include "server/replication/epoch.h"
 #include "server/replication/replicas.h"
 #include "server/replication/replication_part.h"
@@ -76,8 +76,8 @@ static bool agrees_on_tables(struct server *server, const struct replica *replic
     bool is_relay = server->place.is_replica && !server->place.follows_tables; /* of what a Redis sends */
     if (!replica->takes_tables || is_relay) return true;
     if (replica->has_tables) return server->replication->tables_from <= (uint64_t)offset - 1;
-    if (!replica->has_none || carried_is_something(server)) return false;
-    if (!server->place.is_replica) carried_begin(server);
+    if (!replica->has_none || table_replication_has_data(server)) return false;
+    if (!server->place.is_replica) table_replication_begin(server);
     return true;
 }
 

@@ -14,14 +14,14 @@
 
 #include "base/log.h"
 #include "base/memory.h"
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/pause.h"
 #include "server/core/resolution.h"
 #include "server/durability/append_load.h"
 #include "server/durability/durability_part.h"
 #include "server/durability/restore.h"
 #include "server/durability/snapshots.h"
-#include "server/replication/carried.h"
+#include "server/replication/table_replication.h"
 #include "server/replication/epoch.h"
 #include "server/replication/received_file.h"
 #include "server/replication/replicas.h"
@@ -180,7 +180,7 @@ static void send_capabilities(struct primary_link *link) {
     const struct server *server = link->server;
     if (server->place.follows_tables)
         SEND(link->client, "REPLCONF", "capa", "eof", "capa", "psync2", "capa", "tables", "capa", "tables-kept");
-    else if (!carried_is_something(server))
+    else if (!table_replication_has_data(server))
         SEND(link->client, "REPLCONF", "capa", "eof", "capa", "psync2", "capa", "tables", "capa", "tables-none");
     else
         SEND(link->client, "REPLCONF", "capa", "eof", "capa", "psync2", "capa", "tables");
@@ -253,13 +253,13 @@ static void go_up(struct primary_link *link) {
  * since then. */
 static bool go_on_with_tables(struct server *server, bool tells) {
     if (!tells) {
-        carried_become_own(server, false);
+        table_replication_become_own(server, false);
         return true;
     }
     if (server->place.follows_tables) return true;
-    if (carried_is_something(server)) return false;
-    carried_stop(server);
-    carried_tidy(server);
+    if (table_replication_has_data(server)) return false;
+    table_replication_stop(server);
+    table_replication_tidy(server);
     server->place.follows_tables = true;
     server->replication->tables_from = change_stream_end(&server->replication->stream);
     return true;
@@ -386,14 +386,14 @@ static size_t take_input(struct client *client, const uint8_t *bytes, size_t len
 /* What a Redis sends leaves tables, weights and gradients as they are. */
 static int replace(struct server *server, struct received_content *content, struct error *error) {
     if (!content->has_tables) {
-        carried_become_own(server, false);
+        table_replication_become_own(server, false);
         return restore_replace_keys(server, &content->all.store, error);
     }
-    carried_stop(server);
-    carried_tidy(server);
+    table_replication_stop(server);
+    table_replication_tidy(server);
     server->place.follows_tables = true;
     if (restore_replace_all(server, &content->all, error) == 0) return 0;
-    carried_become_own(server, false);
+    table_replication_become_own(server, false);
     return -1;
 }
 
@@ -644,7 +644,7 @@ void link_end(struct server *server) {
     link->left_epoch = 0;
     replication_begin_own_history(server);
     epoch_raise(server);
-    carried_become_own(server, change_stream_is_kept(&part->stream));
+    table_replication_become_own(server, change_stream_is_kept(&part->stream));
     part->second_us = server->now_us;
     say(link, LOG_NOTICE, "follows_nobody", "this server is a primary now");
 }

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "server/durability/durability_part.h"
-#include "server/replication/carried.h"
+#include "server/replication/table_replication.h"
 #include "server/replication/epoch.h"
 #include "server/replication/received_file.h"
 
@@ -71,7 +71,7 @@ static int begun(struct export_request *request) {
         return 0;
     }
     stand_at(replica, offset, position);
-    if (request->with_tables && !server->place.is_replica) carried_begin(server);
+    if (request->with_tables && !server->place.is_replica) table_replication_begin(server);
     server->changes.told[CHANGES_FOR_REPLICAS].database = -1; /* this one knows of none */
     int length = snprintf(line, sizeof line, "+FULLRESYNC %s %" PRIu64, part->id, offset);
     length += replica_epoch_words(replica, line + length, sizeof line - (size_t)length);

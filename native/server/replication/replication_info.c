@@ -1,7 +1,7 @@
 /* replication_info: the lines of INFO replication, which Sentinel reads. */
 #include <inttypes.h>
 
-#include "server/replication/carried.h"
+#include "server/replication/table_replication.h"
 #include "server/replication/epoch.h"
 #include "server/replication/received_file.h"
 #include "server/replication/replicas.h"
@@ -55,7 +55,7 @@ void replication_info(const struct client *client, struct text *out) {
     if (settings->min_replicas_to_write > 0 && settings->min_replicas_max_lag_s > 0)
         text_append(out, "min_slaves_good_slaves:%" PRIu32 "\r\n", server->place.good_replicas);
     replicas_lines(server, out);
-    carried_info(client, out);
+    table_replication_info(client, out);
     text_append(out,
                 "master_failover_state:%s\r\nmaster_replid:%s\r\nmaster_replid2:%s\r\nmaster_repl_offset:%" PRIu64
                 "\r\nsecond_repl_offset:%" PRId64 "\r\n",

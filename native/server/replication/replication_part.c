@@ -9,7 +9,7 @@
 #include "base/random.h"
 #include "server/durability/durability_part.h"
 #include "server/durability/snapshots.h"
-#include "server/replication/carried.h"
+#include "server/replication/table_replication.h"
 #include "server/replication/epoch.h"
 #include "server/replication/replicas.h"
 
@@ -33,7 +33,7 @@ bool replication_keep(struct server *server) {
     /* Of what was changed meanwhile nobody knows: whoever was a replica before must not go on. */
     replication_new_id(part->id);
     replication_forget_former(part);
-    carried_stop(server);
+    table_replication_stop(server);
     server->changes.told[CHANGES_FOR_REPLICAS] = (struct changes_told){.database = -1};
     part->ping_us = server->now_us + (uint64_t)server->config.replication.ping_period_s * SECOND_US;
     return change_stream_begin(&part->stream, change_stream_end(&part->stream));
@@ -71,7 +71,7 @@ void replication_lost(struct server *server) {
     struct replication_part *part = server->replication;
     replicas_close(part);
     change_stream_drop(&part->stream);
-    carried_stop(server);
+    table_replication_stop(server);
     server->changes.told[CHANGES_FOR_REPLICAS].in_transaction = false;
 }
 
@@ -117,18 +117,18 @@ static void give_up_backlog(struct server *server) {
     if (ttl_us > 0 && part->replica_count == 0 && !server->place.is_replica && server->changes.depth == 0 &&
         server->now_us > part->alone_us + ttl_us) {
         change_stream_drop(&part->stream);
-        carried_stop(server);
+        table_replication_stop(server);
     }
     /* A Redis alone has no use for them. */
     if (replicas_take_tables(part)) part->without_takers_us = server->now_us;
     if (server->place.streams_tables && ttl_us > 0 && server->changes.depth == 0 &&
         server->now_us > part->without_takers_us + ttl_us)
-        carried_stop(server);
+        table_replication_stop(server);
 }
 
 static uint64_t each_second(struct server *server) {
     struct replication_part *part = server->replication;
-    if (part->has_stopped_tables) carried_tidy(server);
+    if (part->has_stopped_tables) table_replication_tidy(server);
     if (!change_stream_is_kept(&part->stream) && !server->place.is_replica) return CLOCK_NEVER;
     if (server->now_us < part->second_us) return part->second_us;
     part->second_us = server->now_us + SECOND_US;

@@ -8,7 +8,7 @@
 
 #include "persist/rdb_payload.h"
 #include "server/core/command_table.h"
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/propagate.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/pubsub/notify.h"

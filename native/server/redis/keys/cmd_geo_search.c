@@ -6,7 +6,7 @@
 
 #include "base/memory.h"
 #include "server/core/command_table.h"
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/redis/keys/cmd_geo.h"
 #include "server/redis/pubsub/notify.h"
 #include "server/redis/redis_rows.h"

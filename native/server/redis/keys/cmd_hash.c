@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "server/core/command_table.h"
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/propagate.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/pubsub/notify.h"

@@ -4,7 +4,7 @@
 
 #include "base/memory.h"
 #include "server/core/command_table.h"
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/redis_rows.h"
 

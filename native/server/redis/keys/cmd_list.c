@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "server/core/command_table.h"
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/pubsub/notify.h"
 #include "server/redis/redis_rows.h"

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/propagate.h"
 #include "server/redis/keys/cmd_dump.h"
 #include "server/redis/keys/keyspace.h"

@@ -3,7 +3,7 @@
 #include "server/redis/keys/cmd_set.h"
 
 #include "server/core/command_table.h"
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/redis/pubsub/notify.h"
 #include "server/redis/redis_rows.h"
 

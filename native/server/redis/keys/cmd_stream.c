@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/propagate.h"
 #include "server/redis/pubsub/notify.h"
 

@@ -45,7 +45,7 @@ void reply_stream_entry(struct client *client, struct xstream_entry *entry);
 bool reply_stream_entry_of(struct client *client, const struct xstream *stream, struct xstream_id id);
 
 /* The entries with ids in [from, until], at most `most` of them, as an array; within a body that is run in slices (see
- * server/core/exclusive.h) it rests. False: the client was lost meanwhile. */
+ * server/core/exclusive_execution.h) it rests. False: the client was lost meanwhile. */
 bool reply_stream_range(struct client *client, const struct xstream *stream, struct xstream_id from,
                         struct xstream_id until, uint64_t most, bool backwards);
 

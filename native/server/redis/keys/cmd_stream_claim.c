@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/redis/keys/cmd_stream.h"
 #include "server/redis/redis_rows.h"
 

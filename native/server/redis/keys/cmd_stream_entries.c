@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "base/memory.h"
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/propagate.h"
 #include "server/redis/keys/cmd_stream.h"
 #include "server/redis/pubsub/notify.h"

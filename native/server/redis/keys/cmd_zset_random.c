@@ -2,7 +2,7 @@
 
 #include "base/memory.h"
 #include "server/core/command_table.h"
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/redis/keys/cmd_zset.h"
 #include "server/redis/keys/random_replies.h"
 #include "server/redis/redis_rows.h"

@@ -1,5 +1,5 @@
 /* cmd_zset_span: members of a sorted set by rank, replied or stored, in slices where they are many. */
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/redis/keys/cmd_zset.h"
 
 struct span {

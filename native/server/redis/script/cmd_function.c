@@ -10,7 +10,7 @@
 #include "persist/rdb_format.h"
 #include "persist/rdb_payload.h"
 #include "server/core/command_table.h"
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/server.h"
 #include "server/core/upcalls.h"
 #include "server/redis/keys/keyspace.h"

@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "resp/parse.h"
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/server.h"
 
 #define NAME_RULE \

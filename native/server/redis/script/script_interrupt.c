@@ -1,6 +1,6 @@
 /* script_interrupt: a script that runs long is interrupted: it rests until the next turn of the loop, and ends where SCRIPT
  * KILL asked for it. Lua calls a hook every so many instructions; a library, which runs none, counts its own steps. */
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/server.h"
 #include "server/redis/script/library.h"
 #include "server/redis/script/script_engine.h"

@@ -7,7 +7,7 @@
 #include "base/list.h"
 #include "base/memory.h"
 #include "server/core/command_table.h"
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/server.h"
 #include "server/core/slices.h"
 #include "server/redis/pubsub/pubsub.h"

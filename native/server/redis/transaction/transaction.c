@@ -6,7 +6,7 @@
 
 #include "base/memory.h"
 #include "server/core/command_table.h"
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/propagate.h"
 #include "server/core/server.h"
 #include "server/redis/acl/acl.h"

@@ -1,6 +1,6 @@
-/* exclusive: scripts and transactions. They run in slices on a stack of their own, and no other client's command runs in
+/* exclusive_execution: scripts and transactions. They run in slices on a stack of their own, and no other client's command runs in
  * between. */
-#include "server/core/exclusive.h"
+#include "server/core/exclusive_execution.h"
 
 #include <assert.h>
 #include <string.h>

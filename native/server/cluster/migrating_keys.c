@@ -1,10 +1,10 @@
-/* hold: CLUSTER HOLD and RELEASE, and the clients that wait in between.
+/* migrating_keys: CLUSTER HOLD and RELEASE, and the clients that wait in between.
  *
  * A key is carried in three steps: it is read here, stored at the target, and removed here. While they last no client
  * reads or changes it on either side. Here its request waits, and is looked at anew when the key has gone. The target has
  * not been named to anybody for this key, since it was here. All is done over the connection that holds the key: if the hold ends,
  * so has the connection, and no removal comes any more. */
-#include "server/cluster/hold.h"
+#include "server/cluster/migrating_keys.h"
 
 #include <inttypes.h>
 
@@ -15,8 +15,8 @@
 #include "server/cluster/redirect.h"
 #include "server/core/server.h"
 
-bool hold_has(const struct hold *hold, const struct resp_argument *key) {
-    return hold->holder && dict_peek(&hold->keys, dict_hash(key->data, key->length), key->data, key->length);
+bool migrating_keys_has(const struct migrating_keys *migrating, const struct resp_argument *key) {
+    return migrating->holder && dict_peek(&migrating->keys, dict_hash(key->data, key->length), key->data, key->length);
 }
 
 static void drop_nothing(void *context, void *value) {
@@ -24,10 +24,10 @@ static void drop_nothing(void *context, void *value) {
     (void)value;
 }
 
-void hold_lift(struct hold *hold) {
+void migrating_keys_release(struct migrating_keys *migrating) {
     size_t steps = SIZE_MAX;
-    dict_release(&hold->keys, &steps, drop_nothing, NULL);
-    hold->holder = NULL;
+    dict_release(&migrating->keys, &steps, drop_nothing, NULL);
+    migrating->holder = NULL;
 }
 
 static bool never_sooner(struct client *client) {
@@ -41,20 +41,20 @@ static void give_up(struct client *client) {
 }
 
 bool cluster_holds(struct client *client) {
-    struct hold *hold = &client->server->cluster->hold;
-    if (!hold->holder || hold->holder == client || client->deny_blocking || !client->connection) return false;
+    struct migrating_keys *migrating = &client->server->cluster->migrating;
+    if (!migrating->holder || migrating->holder == client || client->deny_blocking || !client->connection) return false;
     if (!redirect_names_held_key(client)) return false;
-    client_block(client, &hold->waiting, CLOCK_NEVER, never_sooner, give_up);
+    client_block(client, &migrating->waiting, CLOCK_NEVER, never_sooner, give_up);
     return true;
 }
 
 /* Those there are now: what one of them does may take slices. The rest wait for its end. */
-uint64_t hold_step(struct server *server) {
-    struct hold *hold = &server->cluster->hold;
-    if (hold->holder && server->now_us < hold->until_us) return hold->until_us;
-    if (hold->holder) client_close(hold->holder);
-    for (uint32_t left = hold->waiting.length; left > 0 && hold->waiting.head && !server->exclusive.on; left--) {
-        struct client *client = hold->waiting.head;
+uint64_t migrating_keys_step(struct server *server) {
+    struct migrating_keys *migrating = &server->cluster->migrating;
+    if (migrating->holder && server->now_us < migrating->until_us) return migrating->until_us;
+    if (migrating->holder) client_close(migrating->holder);
+    for (uint32_t left = migrating->waiting.length; left > 0 && migrating->waiting.head && !server->exclusive.on; left--) {
+        struct client *client = migrating->waiting.head;
         client_unblock(client);
         client_resume_request(client);
     }
@@ -63,37 +63,37 @@ uint64_t hold_step(struct server *server) {
 
 /* CLUSTER HOLD key [key …]: these, and no others that it held. */
 void cluster_hold(struct client *client) {
-    struct hold *hold = &client->server->cluster->hold;
+    struct migrating_keys *migrating = &client->server->cluster->migrating;
     uint32_t count = client->argc - 2;
     if (!cluster_is_on(client)) return;
-    if (hold->holder && hold->holder != client) {
-        reply_error(client, "ERR client %" PRIu64 " holds keys: one connection can at a time", hold->holder->id);
+    if (migrating->holder && migrating->holder != client) {
+        reply_error(client, "ERR client %" PRIu64 " holds keys: one connection can at a time", migrating->holder->id);
         return;
     }
     if (count > LIMIT_HELD_KEYS) {
         reply_error(client, "LIMIT %" PRIu32 " keys are more than can be held at a time (%u)", count, LIMIT_HELD_KEYS);
         return;
     }
-    hold_lift(hold);
+    migrating_keys_release(migrating);
     for (uint32_t i = 2; i < client->argc; i++) {
         const struct resp_argument *key = &client->argv[i];
         uint32_t hash = dict_hash(key->data, key->length);
-        if (dict_peek(&hold->keys, hash, key->data, key->length) || dict_add(&hold->keys, hash, key->data, key->length))
+        if (dict_peek(&migrating->keys, hash, key->data, key->length) || dict_add(&migrating->keys, hash, key->data, key->length))
             continue;
-        hold_lift(hold);
+        migrating_keys_release(migrating);
         reply_error(client, "OOM no memory to hold %" PRIu32 " keys", count);
         return;
     }
-    hold->holder = client;
-    hold->until_us = client->server->now_us + LIMIT_HOLD_US;
-    reply_integer(client, (int64_t)dict_count(&hold->keys));
+    migrating->holder = client;
+    migrating->until_us = client->server->now_us + LIMIT_HOLD_US;
+    reply_integer(client, (int64_t)dict_count(&migrating->keys));
 }
 
 /* CLUSTER RELEASE: 1 if the connection held keys until now. */
 void cluster_release(struct client *client) {
-    struct hold *hold = &client->server->cluster->hold;
+    struct migrating_keys *migrating = &client->server->cluster->migrating;
     if (!cluster_is_on(client)) return;
-    bool held = hold->holder == client;
-    if (held) hold_lift(hold);
+    bool held = migrating->holder == client;
+    if (held) migrating_keys_release(migrating);
     reply_integer(client, held);
 }

@@ -1,5 +1,5 @@
-/* carried: what a PING of the primary holds, taken apart and run; who is sent such, from where on. */
-#include "server/replication/carried.h"
+/* table_replication: what a PING of the primary holds, taken apart and run; who is sent such, from where on. */
+#include "server/replication/table_replication.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -110,7 +110,7 @@ static void apply_record(struct client *client, struct bytes bytes) {
         link_diverged(server, end ? error.message : "it sends a change of a table without a name");
 }
 
-bool carried_run(struct client *client) {
+bool table_replication_apply(struct client *client) {
     if (client->argc != 2) return false; /* a sign of life: behind its name lies what a request before it brought */
     const struct resp_argument *argument = &client->argv[1];
     struct bytes bytes = {argument->data, argument->data + argument->length};
@@ -127,13 +127,13 @@ bool carried_run(struct client *client) {
 
 /* ---- from where to where --------------------------------------------------------------------------------------------- */
 
-bool carried_is_something(const struct server *server) {
+bool table_replication_has_data(const struct server *server) {
     const struct replay_part *replay = server->replay;
     return replay_log_holds_something(replay->tables) || replay->weights->count > 0 ||
            gradients_registry_holds_something(replay->gradients);
 }
 
-void carried_begin(struct server *server) {
+void table_replication_begin(struct server *server) {
     if (server->place.streams_tables) return;
     server->place.streams_tables = true;
     server->replication->without_takers_us = server->now_us;
@@ -141,30 +141,30 @@ void carried_begin(struct server *server) {
     replay_log_stream(server->replay->tables);
 }
 
-void carried_stop(struct server *server) {
+void table_replication_stop(struct server *server) {
     server->replication->tables_from = TABLES_NEVER;
     server->replication->has_stopped_tables |= server->place.streams_tables;
     server->place.streams_tables = false;
 }
 
-void carried_tidy(struct server *server) {
+void table_replication_tidy(struct server *server) {
     struct replication_part *part = server->replication;
     if (part->has_stopped_tables && !server->place.streams_tables) replay_log_end_stream(server->replay->tables);
     part->has_stopped_tables = false;
 }
 
-void carried_become_own(struct server *server, bool streams) {
+void table_replication_become_own(struct server *server, bool streams) {
     if (!server->place.follows_tables) return;
     server->place.follows_tables = false;
     server->place.streams_tables = streams;
     server->replication->without_takers_us = server->now_us;
     if (!replay_follow_end(server->replay->tables, streams) && streams) replication_lost(server);
-    if (!streams) carried_stop(server);
+    if (!streams) table_replication_stop(server);
 }
 
 /* ---- INFO ------------------------------------------------------------------------------------------------------------- */
 
-void carried_info(const struct client *client, struct text *out) {
+void table_replication_info(const struct client *client, struct text *out) {
     const struct server *server = client->server;
     unsigned number = 0;
     text_append(out, "tables_replicated:%d\r\n", server->place.streams_tables || server->place.follows_tables);

@@ -1,9 +1,9 @@
-/* exclusive: scripts and transactions. They run in slices, and no command of another client may run in between.
+/* exclusive_execution: scripts and transactions. They run in slices, and no command of another client may run in between.
  *
  * Between two slices the loop serves transports and timers. Other clients' requests wait. After busy-reply-threshold they are
  * refused as BUSY, except those that can end the script, such as SCRIPT KILL. */
-#ifndef REPLAY_SERVER_EXCLUSIVE_H
-#define REPLAY_SERVER_EXCLUSIVE_H
+#ifndef REPLAY_SERVER_EXCLUSIVE_EXECUTION_H
+#define REPLAY_SERVER_EXCLUSIVE_EXECUTION_H
 
 #include <stdbool.h>
 #include <stdint.h>

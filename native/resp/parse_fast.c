@@ -1,5 +1,5 @@
-/* whole: the short way through a request that lies whole in what is fed. */
-#include "resp/whole.h"
+/* parse_fast: the short way through a request that lies whole in what is fed. */
+#include "resp/parse_fast.h"
 
 #include <assert.h>
 #include <string.h>
@@ -62,7 +62,7 @@ static bool has_arena(struct resp_parser *parser, size_t size_bytes) {
     return true;
 }
 
-size_t resp_take_whole(struct resp_parser *parser, const uint8_t *data, size_t length) {
+size_t resp_parse_fast(struct resp_parser *parser, const uint8_t *data, size_t length) {
     assert(parser->state == RESP_STATE_START && parser->count == 0 && parser->arena_used == 0);
     const struct resp_limits *limits = parser->limits;
     const uint8_t *end = data + length, *at = data + 1;
