@@ -1,4 +1,4 @@
-/* parse_fast: the short way through a request that lies whole in what is fed. */
+/* parse_fast: why one pass is enough: a request that is not there whole, or not well formed, changes nothing. */
 #include "resp/parse_fast.h"
 
 #include <assert.h>

@@ -10,7 +10,7 @@
 #include "command_grammar.h"
 #include "replay/codec.h"
 #include "server/core/server.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_registry.h"
 
 #define TABLES 4u

@@ -7,7 +7,7 @@
 #include "base/sha1.h"
 #include "replay/table_state.h"
 #include "server/replay/gradients_registry.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/weights_registry.h"
 #include "server_stage.h"

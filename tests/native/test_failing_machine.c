@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "own_folder.h"
 #include "server/durability/append_log.h"
-#include "server/durability/durability_part.h"
+#include "server/durability/durability_subsystem.h"
 #include "server_content.h"
 #include "simulated_machine.h"
 

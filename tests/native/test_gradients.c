@@ -7,7 +7,7 @@
 #include "base/weighted_sum_kernel.h"
 #include "replay/gradient_queue.h"
 #include "server/replay/gradients_registry.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 #include "server_stage.h"
 
 /* ---- sums ------------------------------------------------------------------------------------------------------------ */

@@ -1,6 +1,6 @@
 /* Tests of batches that are done in parts: the server works at them turn by turn, answers others meanwhile, and whoever goes in
  * the midst of one takes nothing along. */
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_registry.h"
 #include "server_stage.h"
 

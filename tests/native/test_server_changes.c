@@ -2,7 +2,7 @@
  * served, one change after the other, and who waits is told why. */
 #include <inttypes.h>
 
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_registry.h"
 #include "server_stage.h"
 

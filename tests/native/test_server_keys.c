@@ -1,5 +1,5 @@
 /* test_server_keys: KEYS of a large database is done in slices, and its reply is whole whatever comes in between. */
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 #include "server_stage.h"
 #include "store/store.h"
 

@@ -10,7 +10,7 @@
 #include "check.h"
 #include "memory_transport.h"
 #include "server/core/client.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 #include "server_stage.h"
 
 #define ITEM 28224u /* bytes; a batch of 128 takes four slices */

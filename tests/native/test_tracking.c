@@ -1,6 +1,6 @@
 /* test_tracking: clients that keep copies of keys are told of changes, whatever comes in between; what is remembered stays
  * bounded and goes with its clients. */
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 #include "server/redis/tracking/tracking.h"
 #include "server_stage.h"
 

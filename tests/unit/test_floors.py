@@ -40,8 +40,8 @@ SERVER_FLOORS: dict[str, set[str]] = {
     "metrics": {"core", "replay", "redis", "cluster", "durability", "replication", "admin"},
     "process": {"core", "replay", "redis", "cluster", "durability", "replication", "admin", "metrics"},
 }
-for _part, _below in SERVER_FLOORS.items():
-    C_FLOORS[f"server/{_part}"] = SERVER_LIBRARIES | {f"server/{name}" for name in _below}
+for _floor, _below in SERVER_FLOORS.items():
+    C_FLOORS[f"server/{_floor}"] = SERVER_LIBRARIES | {f"server/{name}" for name in _below}
 
 # Python: a part may import itself and what stands lower.
 PYTHON_FLOORS = {
@@ -118,8 +118,8 @@ def test_the_server_knows_transports_only_through_their_interface() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_core_calls_no_part_by_name() -> None:
-    """Whatever a header of the core declares is defined in the core. What it asks of parts stands in two tables."""
+def test_the_core_calls_no_subsystem_by_name() -> None:
+    """Whatever a header of the core declares is defined there. What it asks of subsystems stands in two tables."""
     core = NATIVE / "server/core"
     defined = {
         name
@@ -134,7 +134,7 @@ def test_the_core_calls_no_part_by_name() -> None:
     outside = {
         (file, name) for file, text in headers.items() for name in re.findall(r"extern const [^;]*?(\w+)[;[]", text)
     }
-    assert {name for file, name in outside if file in ("subsystem.h", "upcalls.h")} == {"server_parts", "upcalls"}
+    assert {name for file, name in outside if file in ("subsystem.h", "upcalls.h")} == {"server_subsystems", "upcalls"}
 
 
 def test_every_file_of_the_server_belongs_to_one_of_its_floors() -> None:
@@ -147,7 +147,7 @@ def test_the_server_itself_has_few_fields() -> None:
     header = (NATIVE / "server/core/server.h").read_text()
     body = re.sub(r"/\*.*?\*/", "", header.split("\nstruct server {\n")[1].split("\n};")[0], flags=re.DOTALL)
     body = re.sub(r"\{[^{}]*\}", "", body)  # a struct inside is one field
-    body = re.sub(r"struct \w+_part \*\w+;", "", body)  # one for each part
+    body = re.sub(r"struct \w+_subsystem \*\w+;", "", body)  # one for each subsystem
     fields = [name for declaration in body.split(";") if declaration.strip() for name in declaration.split(",")]
     assert 30 <= len(fields) <= 40, len(fields)
 

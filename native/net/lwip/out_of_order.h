@@ -1,5 +1,5 @@
-/* out_of_order: frames that came ahead of a lost one, of one connection. They are kept here and given to lwIP in order, once what
- * was lost has come. lwIP's own queue is a list of frames that it walks twice for each further one, and a far client has
+/* out_of_order: frames of one connection that came ahead of a lost one. They are kept here and given to lwIP in order, once
+ * what was lost has come. lwIP's own queue is a list of frames that it walks twice for each further one, and a far client has
  * thousands under way.
  *
  * Frames without a gap between them make a block. Each frame of a block begins no later than those before it end, so when

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "server/admin/admin_part.h"
+#include "server/admin/admin_subsystem.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/exclusive_execution.h"
@@ -15,7 +15,7 @@
 #include "server/redis/acl/acl.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/pubsub/pubsub.h"
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 #include "server/redis/tracking/tracking.h"
 #include "server/redis/transaction/transaction.h"
 #include "server/replication/replicas.h"

@@ -1,7 +1,7 @@
 /* cmd_client_self: what a client changes or asks about itself: its name, its replies, its library. */
 #include <string.h>
 
-#include "server/admin/admin_part.h"
+#include "server/admin/admin_subsystem.h"
 #include "server/admin/cmd_client.h"
 #include "server/core/client.h"
 #include "server/core/server.h"

@@ -1,7 +1,7 @@
 /* cmd_config: CONFIG GET, SET and RESETSTAT. */
 #include <string.h>
 
-#include "server/admin/admin_part.h"
+#include "server/admin/admin_subsystem.h"
 #include "server/admin/rewrite.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
@@ -9,7 +9,7 @@
 #include "server/core/descriptors.h"
 #include "server/core/server.h"
 #include "server/durability/append_log.h"
-#include "server/durability/durability_part.h"
+#include "server/durability/durability_subsystem.h"
 #include "server/redis/keys/keyspace.h"
 #include "store/glob.h"
 #include "store/store.h"

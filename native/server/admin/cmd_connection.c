@@ -2,13 +2,13 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "server/admin/admin_part.h"
+#include "server/admin/admin_subsystem.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/server.h"
 #include "server/redis/acl/acl.h"
 #include "server/redis/pubsub/pubsub.h"
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 #include "server/redis/tracking/tracking.h"
 #include "server/redis/transaction/transaction.h"
 #include "server/replication/table_replication.h"

@@ -4,14 +4,14 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "server/admin/admin_part.h"
+#include "server/admin/admin_subsystem.h"
 #include "server/admin/debug_data.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/config.h"
 #include "server/core/server.h"
 #include "server/redis/keys/keyspace.h"
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 #include "store/glob.h"
 
 static bool never_sooner(struct client *client) {

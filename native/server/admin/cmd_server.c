@@ -1,7 +1,7 @@
 /* cmd_server: INFO, TIME, SHUTDOWN. */
 #include <time.h>
 
-#include "server/admin/admin_part.h"
+#include "server/admin/admin_subsystem.h"
 #include "server/admin/info_more.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/blob.h"
-#include "server/admin/admin_part.h"
+#include "server/admin/admin_subsystem.h"
 #include "server/admin/slow_log.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"

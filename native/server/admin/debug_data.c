@@ -6,7 +6,7 @@
 #include "server/core/propagate.h"
 #include "server/core/server.h"
 #include "server/durability/append_log.h"
-#include "server/durability/durability_part.h"
+#include "server/durability/durability_subsystem.h"
 #include "server/durability/restore.h"
 #include "server/durability/snapshots.h"
 #include "server/redis/keys/keyspace.h"

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
-#include "server/admin/admin_part.h"
+#include "server/admin/admin_subsystem.h"
 #include "server/admin/info_more.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
@@ -234,8 +234,8 @@ static bool is_wanted(const struct info_section *section, const struct resp_argu
 /* The section behind that of a place; NULL: there is none. */
 static const struct info_section *section_after(unsigned place) {
     const struct info_section *next = NULL;
-    for (const struct subsystem *const *part = server_parts; *part; part++)
-        for (const struct info_section *section = (*part)->info; section && section->name; section++)
+    for (const struct subsystem *const *each = server_subsystems; *each; each++)
+        for (const struct info_section *section = (*each)->info; section && section->name; section++)
             if (section->place > place && (!next || section->place < next->place)) next = section;
     return next;
 }

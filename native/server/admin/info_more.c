@@ -10,9 +10,9 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "server/core/client.h"
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 #include "server/redis/tracking/tracking.h"
-#include "server/replication/replication_part.h"
+#include "server/replication/replication_subsystem.h"
 #include "store/store.h"
 
 void info_more_server(const struct server *server, struct text *out) {

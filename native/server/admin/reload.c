@@ -11,7 +11,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "replay/table.h"
-#include "server/admin/admin_part.h"
+#include "server/admin/admin_subsystem.h"
 #include "server/admin/certificates.h"
 #include "server/admin/rewrite.h"
 #include "server/core/config.h"
@@ -20,8 +20,8 @@
 #include "server/core/program.h"
 #include "server/core/service_manager.h"
 #include "server/durability/append_log.h"
-#include "server/durability/durability_part.h"
-#include "server/replay/replay_part.h"
+#include "server/durability/durability_subsystem.h"
+#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_registry.h"
 
 struct reload {

@@ -9,7 +9,7 @@
 struct client;
 struct rewrite;
 
-/* Into the server's admin part, whose `rewrite` stays NULL where `setup` names no program (its member "reload"): there is
+/* Into server->admin, whose `rewrite` stays NULL where `setup` names no program (its member "reload"): there is
  * no file then. −1 with `error`: no memory. */
 int rewrite_open(struct server *server, const struct setup *setup, struct transport *kernel, struct error *error);
 void rewrite_free(struct rewrite *rewrite); /* NULL is allowed */

@@ -8,7 +8,7 @@
 #include "base/memory.h"
 #include "base/msgpack.h"
 #include "server/core/config.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_registry.h"
 
 #define SETUP_MOST_BYTES (16u << 20)

@@ -7,7 +7,7 @@
 #include "base/blob.h"
 #include "base/clock.h"
 #include "base/memory.h"
-#include "server/admin/admin_part.h"
+#include "server/admin/admin_subsystem.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/server.h"

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "server/cluster/cluster_part.h"
+#include "server/cluster/cluster_subsystem.h"
 #include "server/cluster/cmd_cluster.h"
 #include "server/cluster/topology.h"
 #include "server/core/command_table.h"

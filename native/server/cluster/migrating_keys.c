@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "base/limits.h"
-#include "server/cluster/cluster_part.h"
+#include "server/cluster/cluster_subsystem.h"
 #include "server/cluster/cmd_cluster.h"
 #include "server/cluster/redirect.h"
 #include "server/core/server.h"

@@ -1,5 +1,5 @@
-/* migrating_keys: keys that are being carried to another shard: who asks for one waits until it is there. One connection holds keys
- * at a time. One that takes too long is closed, so that it cannot remove what others may have changed since. */
+/* migrating_keys: keys on their way to another shard. A client that asks for one waits until it is there. One connection holds
+ * keys at a time. One that takes too long is closed, so that it cannot remove what others may have changed since. */
 #ifndef REPLAY_SERVER_CLUSTER_MIGRATING_KEYS_H
 #define REPLAY_SERVER_CLUSTER_MIGRATING_KEYS_H
 

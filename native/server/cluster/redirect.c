@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "server/cluster/cluster_part.h"
+#include "server/cluster/cluster_subsystem.h"
 #include "server/cluster/topology.h"
 #include "server/core/command_table.h"
 #include "server/core/upcalls.h"

@@ -77,8 +77,8 @@ void *client_opened(void *context, struct connection *connection) {
     }
     struct client *client = NULL;
     uint64_t most = (uint64_t)server->config.maxclients + (connection->is_admin ? LIMIT_ADMIN_CLIENTS : 0);
-    uint32_t others = parts_descriptors(server, false);
-    if (server->clients.count + others >= most) others = parts_descriptors(server, true);
+    uint32_t others = subsystems_descriptors(server, false);
+    if (server->clients.count + others >= most) others = subsystems_descriptors(server, true);
     bool has_room = server->clients.count + others < most;
     if (has_room && !server->ending.begun) client = memory_calloc(1, sizeof *client);
     if (!client) {
@@ -165,7 +165,7 @@ void client_close(struct client *client) {
     leave_held(client);
     client_unblock(client);
     client_request_done(client);
-    EACH_PART(client_left, client);
+    EACH_SUBSYSTEM(client_left, client);
     forget_pending(client);
     /* Where the transport still reads the bytes of replies, they stay until it says `closed`. */
     if (client_releases_at_write(client)) output_clear(&client->output, &client->server->output_pool);
@@ -188,8 +188,8 @@ void client_closed(void *context, void *owner) {
     leave_held(client);
     client_unblock(client);
     client_request_done(client);
-    EACH_PART(client_closed, client);
-    EACH_PART(client_left, client);
+    EACH_SUBSYSTEM(client_closed, client);
+    EACH_SUBSYSTEM(client_left, client);
     forget_pending(client);
     output_clear(&client->output, &server->output_pool);
     if (client->writing) server->clients.writers--;

@@ -106,8 +106,8 @@ static void add(struct command_table *table, const struct command *command, bool
 struct command_table *command_table_new(void) {
     struct command_table *table = memory_calloc(1, sizeof *table);
     if (!table) return NULL;
-    for (const struct subsystem *const *part = server_parts; *part; part++) {
-        for (const struct command *const *rows = (*part)->commands; rows && *rows; rows++)
+    for (const struct subsystem *const *each = server_subsystems; *each; each++) {
+        for (const struct command *const *rows = (*each)->commands; rows && *rows; rows++)
             for (const struct command *command = *rows; command->name; command++) add(table, command, true);
     }
     qsort(table->sorted, table->count, sizeof *table->sorted, compare_entries);

@@ -58,7 +58,7 @@ struct key_range {
 };
 struct key_range command_key_range(const struct command *command);
 
-struct command_table *command_table_new(void); /* of all parts; NULL: memory is exhausted */
+struct command_table *command_table_new(void); /* of all subsystems; NULL: memory is exhausted */
 void command_table_free(struct command_table *table);
 /* "flushall wipe config \"\"": gives commands other names for clients, or none ("" or \"\"), which takes them away. Access rules
  * and files go on with their own names. */

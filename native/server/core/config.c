@@ -441,7 +441,7 @@ void config_apply(struct server *server) {
             transport_kernel_keepalive(transport, config->tcp_keepalive_s);
     }
     server->least_output_limit = output_limits_least(config->output_limits);
-    EACH_PART(configure, server);
+    EACH_SUBSYSTEM(configure, server);
 }
 
 int server_config_set(struct server *server, const char *name, const char *value, bool live, struct error *error) {

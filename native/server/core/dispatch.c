@@ -280,7 +280,7 @@ void client_run_request(struct client *client) {
     else
         count_rejected(client, entry);
     if (!client->blocked && !client->closing) client_request_done(client);
-    if (server->woken || server->retry_parts) server_run_woken(server);
+    if (server->woken || server->retry_subsystems) server_run_woken(server);
 }
 
 /* Rights and limits may have changed since it was admitted. */
@@ -294,7 +294,7 @@ void client_resume_request(struct client *client) {
     client_request_done(client);
     if (client->pending_length > 0) client_make_ready(client);
     client_update_reading(client);
-    if (server->woken || server->retry_parts) server_run_woken(server);
+    if (server->woken || server->retry_subsystems) server_run_woken(server);
 }
 
 void client_command_done(struct client *client) {

@@ -1,5 +1,4 @@
-/* exclusive_execution: scripts and transactions. They run in slices on a stack of their own, and no other client's command runs in
- * between. */
+/* exclusive_execution: each script or transaction runs on a stack of its own, which a slice leaves and the next one enters. */
 #include "server/core/exclusive_execution.h"
 
 #include <assert.h>

@@ -69,8 +69,8 @@ static bool run_some(struct server *server, const struct long_task *task, struct
 static bool run_all(struct server *server, struct walk *walk) {
     walk->at = 0;
     if (!run_some(server, core_tasks, walk)) return false;
-    for (const struct subsystem *const *part = server_parts; *part; part++)
-        if (!run_some(server, (*part)->tasks, walk)) return false;
+    for (const struct subsystem *const *each = server_subsystems; *each; each++)
+        if (!run_some(server, (*each)->tasks, walk)) return false;
     return true;
 }
 

@@ -20,7 +20,7 @@ struct long_task {
 uint64_t long_work_until(struct server *server);
 /* Whether this turn has done any. */
 bool long_work_was_done(const struct server *server);
-/* Runs the core's tasks and those of all parts. Those that a turn does not come to are the first of the next. Returns the
+/* Runs the core's tasks and those of all subsystems. Those that a turn does not come to are the first of the next. Returns the
  * earliest time at which one of them wants to run again, 0 for at once. */
 uint64_t long_work_step(struct server *server);
 

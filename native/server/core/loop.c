@@ -58,7 +58,7 @@ struct server *server_new(const struct server_config *config, struct error *erro
         return NULL;
     }
     server->store = store_new();
-    if (!server->read_buffer || !server->commands || !server->store || !parts_create(server)) {
+    if (!server->read_buffer || !server->commands || !server->store || !subsystems_create(server)) {
         server_free(server);
         error_set(error, ERROR_GENERIC, "no memory for the server");
         return NULL;
@@ -87,11 +87,11 @@ struct server *server_new(const struct server_config *config, struct error *erro
 void server_free(struct server *server) {
     while (server->clients.head) client_closed(server, server->clients.head);
     server->woken = NULL; /* nobody waits any more, and the queues go with their owners */
-    EACH_PART(disconnect, server);
+    EACH_SUBSYSTEM(disconnect, server);
     for (int i = 0; i < server->transports.count; i++)
         server->transports.all[i]->operations->free(server->transports.all[i]);
     exclusive_free(server);
-    parts_free(server);
+    subsystems_free(server);
     append_buffer_free(&server->changes.instead);
     append_buffer_free(&server->changes.after);
     if (server->store) store_free(server->store);
@@ -149,7 +149,7 @@ static void write_unsent(struct server *server) {
 static bool has_stalled(const struct client *client, uint64_t now_us) {
     uint64_t limit_us = (uint64_t)client->server->config.client_stall_timeout_s * 1000000u;
     if (client->writing && now_us > client->output_us + limit_us) return true;
-    if (parts_have_stalled(client)) return true;
+    if (subsystems_have_stalled(client)) return true;
     /* However busily: nobody has shown who they are yet, and each holds tens of kilobytes. */
     if (client->connection->is_shaking_hands && now_us > client->created_us + limit_us) return true;
     /* A request half sent holds a reservation or a large buffer; a line half typed may stand. */
@@ -219,7 +219,7 @@ static void count_turn(struct server *server) {
     server->stats.turns++;
     uint64_t took_us = server->now_us - server->turn.began_us;
     if (took_us > server->stats.turn_us_max) server->stats.turn_us_max = took_us;
-    if (took_us * 1000 >= server->slow_ns) EACH_PART(turn_took, server, took_us);
+    if (took_us * 1000 >= server->slow_ns) EACH_SUBSYSTEM(turn_took, server, took_us);
     server->turn.began_us = server->turn.work_until_us = 0;
     server->turn.landings_before = server->turn.landings;
     server->turn.landings = 0;
@@ -233,7 +233,7 @@ static uint64_t ready_work(struct server *server) {
 }
 
 static uint64_t woken_work(struct server *server) {
-    if (server->woken || server->retry_parts) server_run_woken(server);
+    if (server->woken || server->retry_subsystems) server_run_woken(server);
     return CLOCK_NEVER;
 }
 
@@ -243,7 +243,7 @@ static uint64_t sweep_work(struct server *server) {
 }
 
 static uint64_t write_work(struct server *server) {
-    uint64_t again_us = parts_before_write(server);
+    uint64_t again_us = subsystems_before_write(server);
     write_unsent(server);
     return again_us;
 }
@@ -284,7 +284,7 @@ uint64_t server_step(void *context) {
         next_us = earlier(next_us, steps[i].run(server));
     }
     count_turn(server);
-    if (server->clients.ready_head || server->woken || server->retry_parts ||
+    if (server->clients.ready_head || server->woken || server->retry_subsystems ||
         server->ending.asked != server->ending.begun)
         return 0;
     if (server->clients.count > 0) next_us = earlier(next_us, server->clients.next_sweep_us);
@@ -309,7 +309,7 @@ static void begin_stop(struct server *server) {
     server->ending.deadline_us = server->now_us + LIMIT_STOP_US;
     for (int i = 0; i < server->transports.count; i++)
         server->transports.all[i]->operations->stop_listening(server->transports.all[i]);
-    EACH_PART(stop, server);
+    EACH_SUBSYSTEM(stop, server);
     for (struct client *client = server->clients.head; client; client = client->next) {
         if (client->blocked) client_expire(client);
         client_close_after_reply(client);

@@ -1,4 +1,4 @@
-/* notifier: how a thread of a part's own wakes the loop: an eventfd that the loop watches. */
+/* notifier: how a thread of a subsystem wakes the loop: an eventfd that the loop watches. */
 #ifndef REPLAY_SERVER_CORE_NOTIFIER_H
 #define REPLAY_SERVER_CORE_NOTIFIER_H
 

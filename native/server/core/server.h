@@ -28,14 +28,14 @@ struct client;
 struct command_table;
 struct store;
 
-/* What belongs to the parts above the core: each keeps its own. */
-struct admin_part;
-struct cluster_part;
-struct durability_part;
+/* What the subsystems above the core keep: each its own. */
+struct admin_subsystem;
+struct cluster_subsystem;
+struct durability_subsystem;
 struct http;
-struct redis_part;
-struct replay_part;
-struct replication_part;
+struct redis_subsystem;
+struct replay_subsystem;
+struct replication_subsystem;
 
 #define SERVER_VERSION "0.1.0"
 #define SERVER_REDIS_VERSION "7.0.15" /* the version whose behaviour the store follows; clients branch on it */
@@ -222,13 +222,13 @@ struct server {
     struct store *store;
     struct command_table *commands;
     struct error_stats error_stats;
-    struct { /* each part's own */
-        struct replay_part *replay;
-        struct redis_part *redis;
-        struct durability_part *durability;
-        struct replication_part *replication;
-        struct admin_part *admin;
-        struct cluster_part *cluster;
+    struct { /* each subsystem keeps its own */
+        struct replay_subsystem *replay;
+        struct redis_subsystem *redis;
+        struct durability_subsystem *durability;
+        struct replication_subsystem *replication;
+        struct admin_subsystem *admin;
+        struct cluster_subsystem *cluster;
         struct http *metrics; /* NULL: no port for them */
     };
 
@@ -240,7 +240,7 @@ struct server {
 
     struct client_list clients;
     struct wait_queue *woken; /* queues to retry after the current command */
-    bool retry_parts; /* clients that wait in no queue, as for keys, may be served now */
+    bool retry_subsystems; /* clients that wait in no queue, as for keys, may be served now */
     struct acting acting;
     struct replication_place place;
     struct exclusive exclusive; /* a script or a transaction that takes several turns */
@@ -265,7 +265,7 @@ struct server {
     struct start start;
 };
 
-/* Makes the store, the table of commands and all parts (server_parts). NULL with `error` set. */
+/* Makes the store, the table of commands and all subsystems (server_subsystems). NULL with `error` set. */
 struct server *server_new(const struct server_config *config, struct error *error);
 void server_free(struct server *server);
 

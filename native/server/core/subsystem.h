@@ -1,6 +1,6 @@
-/* subsystem: how a part of the server enters it. The core includes none of its parts. It knows each part as a row of
- * functions (server_parts); the program lists the rows. What the core asks of parts on the path of every request goes
- * through upcalls.h instead. */
+/* subsystem: how a subsystem of the server enters it. The core includes none of them. It knows each as a row of functions
+ * (server_subsystems); the program lists the rows. What the core asks of subsystems on the path of every request goes through
+ * upcalls.h instead. */
 #ifndef REPLAY_SERVER_SUBSYSTEM_H
 #define REPLAY_SERVER_SUBSYSTEM_H
 
@@ -16,7 +16,7 @@ struct info_section {
     bool only_if_asked;
 };
 
-/* NULL for what a part has no use for. */
+/* NULL for what a subsystem has no use for. */
 struct subsystem {
     const char *name;
     const struct command *const *commands; /* its tables of rows, ended by NULL */
@@ -31,7 +31,7 @@ struct subsystem {
     void (*free)(struct server *server);
     void (*configure)(struct server *server); /* settings may have changed */
     void (*turn_took)(struct server *server, uint64_t took_us); /* as long as slow_ns, or longer */
-    /* Serves clients that wait in no queue until the time; false: some are left. Called while retry_parts is set. */
+    /* Serves clients that wait in no queue until the time; false: some are left. Called while retry_subsystems is set. */
     bool (*retry)(struct server *server, uint64_t until_us);
     void (*client_left)(struct client *client); /* gives up what its requests and its subscriptions hold */
     void (*client_closed)(struct client *client); /* what its connection holds: the connection is no more */
@@ -42,22 +42,22 @@ struct subsystem {
 };
 
 /* In the order in which they are made; they are freed in reverse. Ended by NULL. */
-extern const struct subsystem *const server_parts[];
+extern const struct subsystem *const server_subsystems[];
 
-/* Calls a function of every part that has it, in their order. */
-#define EACH_PART(function, ...)                                                  \
+/* Calls a function of every subsystem that has it, in their order. */
+#define EACH_SUBSYSTEM(function, ...)                                                  \
     do {                                                                          \
-        for (const struct subsystem *const *part = server_parts; *part; part++) { \
-            if ((*part)->function) (*part)->function(__VA_ARGS__);                \
+        for (const struct subsystem *const *each = server_subsystems; *each; each++) { \
+            if ((*each)->function) (*each)->function(__VA_ARGS__);                \
         }                                                                         \
     } while (0)
 
-bool parts_create(struct server *server);
-void parts_free(struct server *server);
-bool parts_retry(struct server *server, uint64_t until_us);
-bool parts_have_stalled(const struct client *client);
-uint32_t parts_descriptors(struct server *server, bool let_go);
+bool subsystems_create(struct server *server);
+void subsystems_free(struct server *server);
+bool subsystems_retry(struct server *server, uint64_t until_us);
+bool subsystems_have_stalled(const struct client *client);
+uint32_t subsystems_descriptors(struct server *server, bool let_go);
 /* Returns the earliest time at which any of them wants to be called again, 0 for at once. */
-uint64_t parts_before_write(struct server *server);
+uint64_t subsystems_before_write(struct server *server);
 
 #endif

@@ -1,6 +1,6 @@
-/* upcalls: what the core, and tables of experience, ask of the other parts on the path of every request. The program
- * says which functions answer (process/parts.c): the core calls no function of a part by name. What is asked less
- * often goes through struct subsystem. This is one table, because a request would otherwise walk the list of parts
+/* upcalls: what the core, and tables of experience, ask of the other subsystems on the path of every request. The program
+ * says which functions answer (process/subsystems.c): the core calls no function of a subsystem by name. What is asked less
+ * often goes through struct subsystem. This is one table, because a request would otherwise walk the list of subsystems
  * ten times. */
 #ifndef REPLAY_SERVER_UPCALLS_H
 #define REPLAY_SERVER_UPCALLS_H

@@ -216,7 +216,7 @@ static bool retry_in_turn(struct server *server, struct wait_queue *queue, uint6
 void server_run_woken(struct server *server) {
     uint64_t until_us = server->now_us + LIMIT_TURN_WAKE_US;
     if (server->exclusive.on) return; /* none of them may come in between */
-    if (server->retry_parts && !parts_retry(server, until_us)) return;
+    if (server->retry_subsystems && !subsystems_retry(server, until_us)) return;
     while (server->woken) {
         struct wait_queue *queue = server->woken;
         server->woken = queue->next_woken;

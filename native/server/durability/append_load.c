@@ -21,7 +21,7 @@
 #include "server/redis/script/functions.h"
 #include "server/replay/gradients_registry.h"
 #include "server/replay/replay_log.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 #include "server/replay/weights_registry.h"
 #include "store/store.h"
 

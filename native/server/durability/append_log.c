@@ -13,11 +13,11 @@
 #include "server/core/server.h"
 #include "server/durability/append_load.h"
 #include "server/durability/append_rewrite.h"
-#include "server/durability/durability_part.h"
-#include "server/redis/redis_part.h"
+#include "server/durability/durability_subsystem.h"
+#include "server/redis/redis_subsystem.h"
 #include "server/redis/script/functions.h"
 #include "server/replay/replay_log.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 #include "store/store.h"
 
 #define GATHER_US 5000u             /* unless replies wait for it, so much is gathered into one write */

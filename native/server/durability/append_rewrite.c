@@ -11,10 +11,10 @@
 #include "base/log.h"
 #include "server/core/server.h"
 #include "server/durability/append_log.h"
-#include "server/durability/durability_part.h"
+#include "server/durability/durability_subsystem.h"
 #include "server/durability/snapshots.h"
 #include "server/replay/replay_log.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 
 #define RETRY_US 10000000u /* after one has failed */
 #define LOOK_AGAIN_US 1000u

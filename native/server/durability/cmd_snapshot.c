@@ -13,7 +13,7 @@
 #include "server/durability/append_log.h"
 #include "server/durability/append_rewrite.h"
 #include "server/durability/cmd_snapshot.h"
-#include "server/durability/durability_part.h"
+#include "server/durability/durability_subsystem.h"
 #include "server/durability/restore.h"
 #include "server/durability/snapshots.h"
 #include "server/replay/replay_rows.h"

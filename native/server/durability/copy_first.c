@@ -8,7 +8,7 @@
 #include "persist/store_cut.h"
 #include "server/core/command_table.h"
 #include "server/core/server.h"
-#include "server/durability/durability_part.h"
+#include "server/durability/durability_subsystem.h"
 #include "server/durability/snapshots.h"
 #include "server/redis/transaction/transaction.h"
 

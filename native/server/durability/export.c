@@ -14,10 +14,10 @@
 #include "base/worker.h"
 #include "persist/rdb_file_writer.h"
 #include "server/core/server.h"
-#include "server/durability/durability_part.h"
+#include "server/durability/durability_subsystem.h"
 #include "server/durability/snapshots.h"
 #include "server/replay/replay_log.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 
 #define CUT_NAME "sync.cut"
 #define LOOK_AGAIN_US 2000u /* while the thread works, or another snapshot runs */

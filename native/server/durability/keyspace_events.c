@@ -3,11 +3,11 @@
 
 #include "persist/store_cut.h"
 #include "server/core/propagate.h"
-#include "server/durability/durability_part.h"
+#include "server/durability/durability_subsystem.h"
 #include "server/durability/snapshots.h"
 #include "server/redis/keys/key_wait.h"
 #include "server/redis/pubsub/notify.h"
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 #include "server/redis/tracking/tracking.h"
 #include "server/redis/transaction/watch.h"
 #include "store/store.h"

@@ -16,12 +16,12 @@
 #include "server/core/server.h"
 #include "server/durability/append_load.h"
 #include "server/durability/append_log.h"
-#include "server/durability/durability_part.h"
+#include "server/durability/durability_subsystem.h"
 #include "server/redis/acl/acl.h"
 #include "server/redis/script/functions.h"
 #include "server/replay/gradients_registry.h"
 #include "server/replay/replay_follow.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/weights_registry.h"
 #include "store/store.h"
@@ -147,7 +147,7 @@ int restore_replace_keys(struct server *server, struct store_content *content, s
 }
 
 int restore_replace_all(struct server *server, struct snapshot_content *content, struct error *error) {
-    struct replay_part *replay = server->replay;
+    struct replay_subsystem *replay = server->replay;
     if (replay_follow_adopt(replay->tables, content->tables, content->count, error)) return -1;
     content->count = 0; /* they are the registry's */
     weights_registry_clear(replay->weights);

@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "server/core/client.h"
 #include "server/core/server.h"
-#include "server/durability/durability_part.h"
+#include "server/durability/durability_subsystem.h"
 
 static void wake(struct server *server) {
     for (struct client *client = server->durability->stop.waiting.head; client;) {

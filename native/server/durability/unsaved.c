@@ -8,7 +8,7 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/replay/cmd_replay.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_registry.h"
 
 struct saved_table *saved_tables_note(const struct replay_registry *registry) {

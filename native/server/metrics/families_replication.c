@@ -4,7 +4,7 @@
 #include "server/core/server.h"
 #include "server/metrics/families.h"
 #include "server/replication/replicas.h"
-#include "server/replication/replication_part.h"
+#include "server/replication/replication_subsystem.h"
 
 static double is_replica(const struct metric_item *item) {
     return item->server->place.is_replica;

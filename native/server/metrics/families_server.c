@@ -6,14 +6,14 @@
 #include <sys/resource.h>
 
 #include "base/memory.h"
-#include "server/admin/admin_part.h"
+#include "server/admin/admin_subsystem.h"
 #include "server/admin/info_more.h"
-#include "server/cluster/cluster_part.h"
+#include "server/cluster/cluster_subsystem.h"
 #include "server/cluster/topology.h"
 #include "server/core/command_table.h"
 #include "server/core/server.h"
 #include "server/metrics/families.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 
 #define READ(name, expression)                           \
     static double name(const struct metric_item *item) { \

@@ -3,7 +3,7 @@
 
 #include "server/core/server.h"
 #include "server/durability/append_log.h"
-#include "server/durability/durability_part.h"
+#include "server/durability/durability_subsystem.h"
 #include "server/durability/snapshots.h"
 #include "server/metrics/families.h"
 #include "server/redis/pubsub/pubsub.h"

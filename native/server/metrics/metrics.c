@@ -99,4 +99,4 @@ static void disconnect(struct server *server) {
 
 static const struct long_task tasks[] = {{step}, {.run = NULL}};
 
-const struct subsystem metrics_part = {.name = "metrics", .tasks = tasks, .disconnect = disconnect, .stop = stop};
+const struct subsystem metrics_subsystem = {.name = "metrics", .tasks = tasks, .disconnect = disconnect, .stop = stop};

@@ -13,6 +13,6 @@ struct subsystem;
 /* Opens the listener that the settings ask for; the port is written back. -1 with `error`. */
 int metrics_open(struct server *server, struct transport *kernel, struct error *error);
 
-extern const struct subsystem metrics_part;
+extern const struct subsystem metrics_subsystem;
 
 #endif

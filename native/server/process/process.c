@@ -19,14 +19,14 @@
 #include "server/core/server.h"
 #include "server/core/service_manager.h"
 #include "server/durability/append_log.h"
-#include "server/durability/durability_part.h"
+#include "server/durability/durability_subsystem.h"
 #include "server/durability/snapshots.h"
 #include "server/metrics/metrics.h"
 #include "server/process/command_line.h"
 #include "server/redis/acl/acl.h"
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 #include "server/replay/replay_cold.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_registry.h"
 
 /* ---- signals ---------------------------------------------------------------------------------------- */

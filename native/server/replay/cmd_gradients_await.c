@@ -5,7 +5,7 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/replay/gradients_registry.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 
 static const char usage[] = "syntax error; expected how many may wait, a count of 1 to %u names, the names, [BLOCK ms]";
 

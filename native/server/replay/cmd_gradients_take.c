@@ -7,7 +7,7 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/replay/gradients_registry.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 
 static const char usage[] = "syntax error; expected [UNTIL version staleness] [BLOCK ms] [HEADERS | SUM and a weight "
                             "for each of the n gradients]";

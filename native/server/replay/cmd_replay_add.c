@@ -9,7 +9,7 @@
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
 #include "server/replay/replay_columns.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 
 #define ADD_PRIORITIES 3
 #define PRIORITIES_OF_A_PIECE 65536u /* looked at in one go */

@@ -6,7 +6,7 @@
 #include "server/core/server.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 
 static const char usage[] = "syntax error; expected SINCE added, or SIZE n, then [BLOCK ms]";
 

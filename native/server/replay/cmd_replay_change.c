@@ -5,7 +5,7 @@
 #include "server/core/server.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 
 #define FIRST_SLICE_US 200u /* within the command itself: enough for small tables */
 

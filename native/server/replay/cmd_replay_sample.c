@@ -10,7 +10,7 @@
 #include "server/replay/replay_coded.h"
 #include "server/replay/replay_cold.h"
 #include "server/replay/replay_large_batch.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 
 /* ---- columns ------------------------------------------------------------------------------------------------------- */
 

@@ -8,7 +8,7 @@
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
 #include "server/replay/replay_columns.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_streams.h"
 
 #define CODING_SLICE_US 300u /* of one turn, for compressing what is appended */

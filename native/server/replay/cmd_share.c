@@ -4,7 +4,7 @@
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/server.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_rows.h"
 #include "server/replay/share.h"
 

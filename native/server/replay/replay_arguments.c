@@ -4,7 +4,7 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/replay/replay_arguments.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 
 struct replay_entry *replay_find_entry(struct client *client, const struct resp_argument *argument,
                                        struct error *error) {

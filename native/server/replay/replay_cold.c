@@ -17,7 +17,7 @@
 #include "server/core/notifier.h"
 #include "server/core/server.h"
 #include "server/core/slices.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 
 #define READERS 4u         /* each asks for all of its part at once, so that few keep a disk busy */
 #define LEAST_PART 16u     /* runs; fewer are not worth another reader */

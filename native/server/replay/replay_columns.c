@@ -7,7 +7,7 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/replay/replay_arguments.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 
 static const char *thing(const struct replay_request *request) {
     return request->kind == REPLAY_REQUEST_APPEND ? "steps" : "items";

@@ -7,7 +7,7 @@
 #include "server/core/upcalls.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 
 void replay_waiting_reason(const struct replay_entry *entry, bool sampling, struct error *error) {
     const struct wait_queue *queue = sampling ? &entry->samplers : &entry->adders;

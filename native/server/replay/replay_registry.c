@@ -12,7 +12,7 @@
 #include "server/replay/replay_cold.h"
 #include "server/replay/replay_large_batch.h"
 #include "server/replay/replay_log.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_streams.h"
 
 struct replay_registry *replay_registry_new(struct server *server) {

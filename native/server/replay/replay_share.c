@@ -6,7 +6,7 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/core/slices.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_ragged.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/share.h"

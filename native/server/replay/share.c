@@ -12,7 +12,7 @@
 #include "base/random.h"
 #include "server/core/client.h"
 #include "server/core/server.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 
 /* ---- arenas ---------------------------------------------------------------------------------------------------------- */
 

@@ -32,7 +32,7 @@ struct share {
     struct share_lease leases[SHARE_LEASES]; /* by offset */
 };
 
-/* What all clients hold together; in struct replay_part. */
+/* What all clients hold together; in struct replay_subsystem. */
 struct share_totals {
     size_t bytes; /* of all arenas */
     size_t left_bytes; /* of arenas of connections that have closed, whose memory clients still have */

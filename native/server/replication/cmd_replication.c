@@ -11,7 +11,7 @@
 #include "server/replication/table_replication.h"
 #include "server/replication/epoch.h"
 #include "server/replication/replicas.h"
-#include "server/replication/replication_part.h"
+#include "server/replication/replication_subsystem.h"
 
 /* ---- replicas -------------------------------------------------------------------------------------------------------- */
 
@@ -64,10 +64,10 @@ static bool keeps_its_own(struct client *client, const struct replica *replica) 
 }
 
 /* Whether the history is that of the id, up to the offset, which is that of the first byte wanted. */
-static bool is_of_history(const struct replication_part *part, const struct resp_argument *id, int64_t offset) {
+static bool is_of_history(const struct replication_subsystem *replication, const struct resp_argument *id, int64_t offset) {
     if (id->length != REPLICATION_ID_LENGTH) return false;
-    if (memcmp(id->data, part->id, REPLICATION_ID_LENGTH) == 0) return true;
-    return memcmp(id->data, part->former_id, REPLICATION_ID_LENGTH) == 0 && offset <= part->former_until;
+    if (memcmp(id->data, replication->id, REPLICATION_ID_LENGTH) == 0) return true;
+    return memcmp(id->data, replication->former_id, REPLICATION_ID_LENGTH) == 0 && offset <= replication->former_until;
 }
 
 /* Whether a replica that goes on with the stream's bytes has the same tables, weights and gradients then, or is to keep its
@@ -82,16 +82,16 @@ static bool agrees_on_tables(struct server *server, const struct replica *replic
 }
 
 static bool continues(struct client *client, struct replica *replica, int64_t offset) {
-    struct replication_part *part = client->server->replication;
+    struct replication_subsystem *replication = client->server->replication;
     char line[160];
-    if (!is_of_history(part, &client->argv[1], offset) || offset < 1 ||
+    if (!is_of_history(replication, &client->argv[1], offset) || offset < 1 ||
         !agrees_on_tables(client->server, replica, offset) || !replica_continue(replica, (uint64_t)offset - 1)) {
-        if (!argument_is(&client->argv[1], "?")) part->partial_refused++;
+        if (!argument_is(&client->argv[1], "?")) replication->partial_refused++;
         return false;
     }
     bool tells = client->server->place.streams_tables || client->server->place.follows_tables;
     int length = snprintf(line, sizeof line, "+CONTINUE%s%s%s", replica->knows_ids ? " " : "",
-                          replica->knows_ids ? part->id : "", replica->takes_tables && tells ? " TABLES" : "");
+                          replica->knows_ids ? replication->id : "", replica->takes_tables && tells ? " TABLES" : "");
     length += replica_epoch_words(replica, line + length, sizeof line - (size_t)length);
     client_send(client, line, (size_t)length);
     return true;
@@ -224,27 +224,27 @@ static void replconf_command(struct client *client) {
 
 static void reply_role_of_replica(struct client *client) {
     static const char *const states[] = {"none", "connect", "connecting", "handshake", "sync", "sync", "connected"};
-    const struct replication_part *part = client->server->replication;
-    const struct primary_link *link = &part->link;
+    const struct replication_subsystem *replication = client->server->replication;
+    const struct primary_link *link = &replication->link;
     reply_array(client, 5);
     reply_bulk_string(client, "slave");
     reply_bulk_string(client, link->host);
     reply_integer(client, link->port);
     reply_bulk_string(client, states[link->state]);
-    reply_integer(client, link->state == LINK_UP ? (int64_t)change_stream_end(&part->stream) : -1);
+    reply_integer(client, link->state == LINK_UP ? (int64_t)change_stream_end(&replication->stream) : -1);
 }
 
 static void role_command(struct client *client) {
-    const struct replication_part *part = client->server->replication;
+    const struct replication_subsystem *replication = client->server->replication;
     if (client->server->place.is_replica) {
         reply_role_of_replica(client);
         return;
     }
     reply_array(client, 3);
     reply_bulk_string(client, "master");
-    reply_integer(client, (int64_t)change_stream_end(&part->stream));
+    reply_integer(client, (int64_t)change_stream_end(&replication->stream));
     size_t mark = reply_array_deferred(client), count = 0;
-    for (const struct replica *replica = part->replicas; replica; replica = replica->next) {
+    for (const struct replica *replica = replication->replicas; replica; replica = replica->next) {
         if (replica->state != REPLICA_ONLINE) continue;
         char host[256];
         replica_host(replica, host);

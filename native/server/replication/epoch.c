@@ -12,11 +12,11 @@
 #include "server/core/client.h"
 #include "server/core/propagate.h"
 #include "server/core/server.h"
-#include "server/durability/durability_part.h"
+#include "server/durability/durability_subsystem.h"
 #include "server/durability/snapshots.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/replication/replicas.h"
-#include "server/replication/replication_part.h"
+#include "server/replication/replication_subsystem.h"
 
 /* As FENCE reads it while the file is loaded. */
 static void keep(struct server *server) {

@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/replication/replicas.h"
-#include "server/replication/replication_part.h"
+#include "server/replication/replication_subsystem.h"
 
 #define IS_PRIMARY_ALREADY "-ERR PSYNC FAILOVER can't be sent to a master"
 

@@ -18,14 +18,14 @@
 #include "server/core/pause.h"
 #include "server/core/resolution.h"
 #include "server/durability/append_load.h"
-#include "server/durability/durability_part.h"
+#include "server/durability/durability_subsystem.h"
 #include "server/durability/restore.h"
 #include "server/durability/snapshots.h"
 #include "server/replication/table_replication.h"
 #include "server/replication/epoch.h"
 #include "server/replication/received_file.h"
 #include "server/replication/replicas.h"
-#include "server/replication/replication_part.h"
+#include "server/replication/replication_subsystem.h"
 #include "store/store.h"
 
 #define RETRY_US 1000000u
@@ -164,12 +164,12 @@ static void send_words(struct client *client, unsigned count, const char *const 
     } while (0)
 
 static void send_psync(struct primary_link *link) {
-    const struct replication_part *part = link->server->replication;
+    const struct replication_subsystem *replication = link->server->replication;
     char offset[24] = "-1";
-    bool goes_on = change_stream_is_kept(&part->stream);
-    if (goes_on) snprintf(offset, sizeof offset, "%" PRIu64, change_stream_end(&part->stream) + 1);
-    const char *id = goes_on ? part->id : "?";
-    if (part->failover.state == FAILOVER_IN_PROGRESS)
+    bool goes_on = change_stream_is_kept(&replication->stream);
+    if (goes_on) snprintf(offset, sizeof offset, "%" PRIu64, change_stream_end(&replication->stream) + 1);
+    const char *id = goes_on ? replication->id : "?";
+    if (replication->failover.state == FAILOVER_IN_PROGRESS)
         SEND(link->client, "PSYNC", id, offset, "FAILOVER");
     else
         SEND(link->client, "PSYNC", id, offset);
@@ -268,18 +268,18 @@ static bool go_on_with_tables(struct server *server, bool tells) {
 /* "+CONTINUE", or "+CONTINUE id", or "+CONTINUE id TABLES", and an epoch behind it: the history goes on, perhaps by another name
  * since another server is the primary now. */
 static void go_on(struct primary_link *link, const char *words) {
-    struct replication_part *part = link->server->replication;
+    struct replication_subsystem *replication = link->server->replication;
     char id[REPLICATION_ID_LENGTH + 1] = "", tables[8] = "";
     sscanf(words, "%40s %7s", id, tables);
     if (!go_on_with_tables(link->server, strcmp(tables, "TABLES") == 0)) {
         fail(link, "tables, weights or gradients were made here meanwhile");
         return;
     }
-    if (strlen(id) == REPLICATION_ID_LENGTH && strcmp(id, part->id) != 0) {
-        snprintf(part->former_id, sizeof part->former_id, "%s", part->id);
-        part->former_until = (int64_t)change_stream_end(&part->stream) + 1;
-        snprintf(part->id, sizeof part->id, "%s", id);
-        replicas_close(part);
+    if (strlen(id) == REPLICATION_ID_LENGTH && strcmp(id, replication->id) != 0) {
+        snprintf(replication->former_id, sizeof replication->former_id, "%s", replication->id);
+        replication->former_until = (int64_t)change_stream_end(&replication->stream) + 1;
+        snprintf(replication->id, sizeof replication->id, "%s", id);
+        replicas_close(replication);
     }
     go_up(link);
 }
@@ -400,10 +400,10 @@ static int replace(struct server *server, struct received_content *content, stru
 /* Into service, in one step: all that was read, id and offset. False: not yet. */
 static bool install(struct primary_link *link) {
     struct server *server = link->server;
-    struct replication_part *part = server->replication;
+    struct replication_subsystem *replication = server->replication;
     struct received_content *content = received_file_content(link->file);
     if (!snapshots_may_begin(server->durability->snapshots) || server->changes.depth > 0) return false;
-    replicas_close(part); /* they have to begin anew as well */
+    replicas_close(replication); /* they have to begin anew as well */
     struct error error = {.code = ERROR_NONE};
     uint64_t keys = content->all.store.keys;
     uint32_t tables = content->all.count;
@@ -412,15 +412,15 @@ static bool install(struct primary_link *link) {
              STORE_DATABASES);
         return true;
     }
-    part->primary_database = content->stream_database > 0 ? (int)content->stream_database : 0;
-    if (replace(server, content, &error) < 0 || !change_stream_begin(&part->stream, link->next_offset)) {
-        change_stream_drop(&part->stream); /* of neither history */
+    replication->primary_database = content->stream_database > 0 ? (int)content->stream_database : 0;
+    if (replace(server, content, &error) < 0 || !change_stream_begin(&replication->stream, link->next_offset)) {
+        change_stream_drop(&replication->stream); /* of neither history */
         fail(link, "%s", error.code != ERROR_NONE ? error.message : "out of memory");
         return true;
     }
-    snprintf(part->id, sizeof part->id, "%s", link->next_id);
-    replication_forget_former(part);
-    if (server->place.follows_tables) part->tables_from = link->next_offset;
+    snprintf(replication->id, sizeof replication->id, "%s", link->next_id);
+    replication_forget_former(replication);
+    if (server->place.follows_tables) replication->tables_from = link->next_offset;
     say(link, LOG_NOTICE, "primary_loaded", "%" PRIu64 " keys and %" PRIu32 " tables were read", keys, tables);
     received_file_free(link->file);
     link->file = NULL;
@@ -569,17 +569,17 @@ static void say_failed(struct primary_link *link, const struct client *client) {
 
 void replication_applied(struct client *client) {
     struct server *server = client->server;
-    struct replication_part *part = server->replication;
+    struct replication_subsystem *replication = server->replication;
     struct primary_link *link = link_of(server);
     if (link->client != client || link->state != LINK_UP) return;
     if (client->error_replied) say_failed(link, client);
     bool noted = note_request(link, client);
     if (client->transaction && noted) return; /* not before all of it has been run */
-    part->primary_database = client->database;
-    uint64_t end = change_stream_end(&part->stream) + link->arrived_bytes;
-    if (!noted || !append_buffer_copy(&part->stream.open, &link->arrived)) {
-        replicas_close(part); /* there is no memory for what they are to be sent */
-        if (!change_stream_begin(&part->stream, end)) fail(link, "out of memory");
+    replication->primary_database = client->database;
+    uint64_t end = change_stream_end(&replication->stream) + link->arrived_bytes;
+    if (!noted || !append_buffer_copy(&replication->stream.open, &link->arrived)) {
+        replicas_close(replication); /* there is no memory for what they are to be sent */
+        if (!change_stream_begin(&replication->stream, end)) fail(link, "out of memory");
     }
     append_buffer_clear(&link->arrived);
     link->arrived_bytes = 0;
@@ -634,7 +634,7 @@ void link_follow(struct server *server, const char *host, int64_t port) {
 }
 
 void link_end(struct server *server) {
-    struct replication_part *part = server->replication;
+    struct replication_subsystem *replication = server->replication;
     struct primary_link *link = link_of(server);
     if (!server->place.is_replica) return;
     leave_primary(link);
@@ -644,8 +644,8 @@ void link_end(struct server *server) {
     link->left_epoch = 0;
     replication_begin_own_history(server);
     epoch_raise(server);
-    table_replication_become_own(server, change_stream_is_kept(&part->stream));
-    part->second_us = server->now_us;
+    table_replication_become_own(server, change_stream_is_kept(&replication->stream));
+    replication->second_us = server->now_us;
     say(link, LOG_NOTICE, "follows_nobody", "this server is a primary now");
 }
 

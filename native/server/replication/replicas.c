@@ -12,7 +12,7 @@
 #include "base/list.h"
 #include "base/log.h"
 #include "base/memory.h"
-#include "server/durability/durability_part.h"
+#include "server/durability/durability_subsystem.h"
 #include "server/replication/table_replication.h"
 #include "server/replication/epoch.h"
 #include "server/replication/received_file.h"
@@ -21,7 +21,7 @@
 #define SENT_LOW_WATER (256u << 10) /* … once so little of that is left */
 #define NEWLINE_US 1000000u
 
-static struct replication_part *part_of(const struct replica *replica) {
+static struct replication_subsystem *replication_of(const struct replica *replica) {
     return replica->client->server->replication;
 }
 
@@ -42,13 +42,13 @@ struct replica *replica_of(struct client *client) {
 }
 
 static void attach(struct replica *replica, enum replica_state state) {
-    struct replication_part *part = part_of(replica);
+    struct replication_subsystem *replication = replication_of(replica);
     const struct server *server = replica->client->server;
     replica->state = state;
     replica->acknowledged_us = replica->newline_us = server->now_us;
     replica->client->reply_mode = CLIENT_REPLY_OFF;
-    LIST_PUSH(part->replicas, replica, next, previous);
-    part->replica_count++;
+    LIST_PUSH(replication->replicas, replica, next, previous);
+    replication->replica_count++;
 }
 
 static void stand_at(struct replica *replica, uint64_t offset, struct change_position position) {
@@ -59,13 +59,13 @@ static void stand_at(struct replica *replica, uint64_t offset, struct change_pos
 
 static int begun(struct export_request *request) {
     struct replica *replica = (struct replica *)((char *)request - offsetof(struct replica, request));
-    struct replication_part *part = part_of(replica);
+    struct replication_subsystem *replication = replication_of(replica);
     struct server *server = replica->client->server;
     struct change_position position;
     char line[160];
-    uint64_t offset = change_stream_end(&part->stream);
-    if (!change_stream_settle(&part->stream, (size_t)server->config.replication.backlog_bytes) ||
-        !change_stream_find(&part->stream, offset, &position)) {
+    uint64_t offset = change_stream_end(&replication->stream);
+    if (!change_stream_settle(&replication->stream, (size_t)server->config.replication.backlog_bytes) ||
+        !change_stream_find(&replication->stream, offset, &position)) {
         replica->client->output_failed = true; /* the next write closes it */
         client_send(replica->client, "\n", 1);
         return 0;
@@ -73,10 +73,10 @@ static int begun(struct export_request *request) {
     stand_at(replica, offset, position);
     if (request->with_tables && !server->place.is_replica) table_replication_begin(server);
     server->changes.told[CHANGES_FOR_REPLICAS].database = -1; /* this one knows of none */
-    int length = snprintf(line, sizeof line, "+FULLRESYNC %s %" PRIu64, part->id, offset);
+    int length = snprintf(line, sizeof line, "+FULLRESYNC %s %" PRIu64, replication->id, offset);
     length += replica_epoch_words(replica, line + length, sizeof line - (size_t)length);
     if (replica->acknowledges) client_send(replica->client, line, (size_t)length);
-    replica->database = server->place.is_replica ? part->primary_database : 0;
+    replica->database = server->place.is_replica ? replication->primary_database : 0;
     return replica->database;
 }
 
@@ -114,7 +114,7 @@ int replica_epoch_words(const struct replica *replica, char *words, size_t size)
 void replica_synchronise(struct replica *replica) {
     const struct server *server = replica->client->server;
     attach(replica, REPLICA_WAITS);
-    part_of(replica)->full++;
+    replication_of(replica)->full++;
     replica->request.begun = begun;
     replica->request.made = made;
     replica->request.takes_tables = replica->takes_tables;
@@ -123,16 +123,16 @@ void replica_synchronise(struct replica *replica) {
 }
 
 bool replica_continue(struct replica *replica, uint64_t offset) {
-    struct replication_part *part = part_of(replica);
+    struct replication_subsystem *replication = replication_of(replica);
     const struct server *server = replica->client->server;
     struct change_position position;
-    if (!change_stream_settle(&part->stream, (size_t)server->config.replication.backlog_bytes) ||
-        !change_stream_find(&part->stream, offset, &position))
+    if (!change_stream_settle(&replication->stream, (size_t)server->config.replication.backlog_bytes) ||
+        !change_stream_find(&replication->stream, offset, &position))
         return false;
     attach(replica, REPLICA_ONLINE);
     stand_at(replica, offset, position);
     replica->acknowledged = offset;
-    part->partial++;
+    replication->partial++;
     say(replica, LOG_NOTICE, "replica_continues", "goes on where it was");
     return true;
 }
@@ -140,21 +140,21 @@ bool replica_continue(struct replica *replica, uint64_t offset) {
 void replica_leave(struct client *client) {
     struct replica *replica = client->replica;
     if (!replica) return;
-    struct replication_part *part = part_of(replica);
+    struct replication_subsystem *replication = replication_of(replica);
     if (replica->state != REPLICA_TALKS) {
         export_forget(client->server->durability->export, &replica->request);
         change_position_leave(&replica->position);
-        LIST_TAKE_OUT(part->replicas, replica, next, previous);
-        part->replica_count--;
-        part->alone_us = client->server->now_us;
+        LIST_TAKE_OUT(replication->replicas, replica, next, previous);
+        replication->replica_count--;
+        replication->alone_us = client->server->now_us;
         say(replica, LOG_NOTICE, "replica_gone", "is gone");
     }
     client->replica = NULL;
     memory_free(replica);
 }
 
-void replicas_close(struct replication_part *part) {
-    for (struct replica *replica = part->replicas, *next; replica; replica = next) {
+void replicas_close(struct replication_subsystem *replication) {
+    for (struct replica *replica = replication->replicas, *next; replica; replica = next) {
         next = replica->next;
         client_close(replica->client);
     }
@@ -177,7 +177,7 @@ static bool is_over_limit(struct replica *replica, uint64_t waiting) {
 
 static void send_changes(struct replica *replica) {
     struct client *client = replica->client;
-    const struct change_stream *stream = &part_of(replica)->stream;
+    const struct change_stream *stream = &replication_of(replica)->stream;
     if (!replica->position.block) return;
     size_t unsent = client->output.unsent_bytes;
     uint64_t waiting = stream->end - replica->sent_until;
@@ -208,17 +208,17 @@ void replicas_ask(struct server *server) {
 }
 
 void replicas_send(struct server *server) {
-    struct replication_part *part = server->replication;
-    if (part->asks && server->changes.depth == 0 && !server->place.is_replica &&
-        part->failover.state == FAILOVER_NONE) {
-        part->asks = false;
+    struct replication_subsystem *replication = server->replication;
+    if (replication->asks && server->changes.depth == 0 && !server->place.is_replica &&
+        replication->failover.state == FAILOVER_NONE) {
+        replication->asks = false;
         replicas_ask(server);
     }
-    if (!change_stream_settle(&part->stream, (size_t)server->config.replication.backlog_bytes)) {
+    if (!change_stream_settle(&replication->stream, (size_t)server->config.replication.backlog_bytes)) {
         replication_lost(server);
         return;
     }
-    for (struct replica *replica = part->replicas, *next; replica; replica = next) {
+    for (struct replica *replica = replication->replicas, *next; replica; replica = next) {
         next = replica->next;
         send_changes(replica);
     }
@@ -247,20 +247,20 @@ static void look_at(struct replica *replica) {
 }
 
 static void ping(struct server *server) {
-    struct replication_part *part = server->replication;
-    if (server->place.is_replica || part->replica_count == 0 || server->now_us < part->ping_us ||
-        server->changes.depth > 0 || part->failover.state != FAILOVER_NONE)
+    struct replication_subsystem *replication = server->replication;
+    if (server->place.is_replica || replication->replica_count == 0 || server->now_us < replication->ping_us ||
+        server->changes.depth > 0 || replication->failover.state != FAILOVER_NONE)
         return;
     const struct resp_argument word = {.data = (uint8_t *)(uintptr_t)"PING", .length = 4};
-    part->ping_us = server->now_us + (uint64_t)server->config.replication.ping_period_s * 1000000u;
+    replication->ping_us = server->now_us + (uint64_t)server->config.replication.ping_period_s * 1000000u;
     propagate_to_replicas(server, 1, &word);
 }
 
 void replicas_each_second(struct server *server) {
-    struct replication_part *part = server->replication;
+    struct replication_subsystem *replication = server->replication;
     ping(server);
     uint32_t good = 0;
-    for (struct replica *replica = part->replicas, *next; replica; replica = next) {
+    for (struct replica *replica = replication->replicas, *next; replica; replica = next) {
         next = replica->next;
         if (is_good(replica)) good++;
         look_at(replica);
@@ -270,15 +270,15 @@ void replicas_each_second(struct server *server) {
 
 /* ---- what is asked --------------------------------------------------------------------------------------------------- */
 
-uint32_t replicas_count(const struct replication_part *part, uint64_t offset) {
+uint32_t replicas_count(const struct replication_subsystem *replication, uint64_t offset) {
     uint32_t count = 0;
-    for (const struct replica *replica = part->replicas; replica; replica = replica->next)
+    for (const struct replica *replica = replication->replicas; replica; replica = replica->next)
         if (replica->state == REPLICA_ONLINE && replica->acknowledged >= offset) count++;
     return count;
 }
 
-bool replicas_take_tables(const struct replication_part *part) {
-    const struct replica *replica = part->replicas;
+bool replicas_take_tables(const struct replication_subsystem *replication) {
+    const struct replica *replica = replication->replicas;
     while (replica && !replica->takes_tables) replica = replica->next;
     return replica;
 }

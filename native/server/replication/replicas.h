@@ -4,7 +4,7 @@
 
 #include "server/core/client.h"
 #include "server/durability/export.h"
-#include "server/replication/replication_part.h"
+#include "server/replication/replication_subsystem.h"
 
 enum replica_state {
     REPLICA_TALKS,  /* has said something of itself, and follows nobody yet */
@@ -15,7 +15,7 @@ enum replica_state {
 
 struct replica {
     struct client *client;
-    struct replica *next, *previous; /* of the part's list, once attached */
+    struct replica *next, *previous; /* of the list of replicas, once attached */
     enum replica_state state;
     /* what it says of itself */
     int64_t port;
@@ -52,7 +52,7 @@ bool replica_continue(struct replica *replica, uint64_t offset);
 int replica_epoch_words(const struct replica *replica, char *words, size_t size);
 /* Gives up what the client is as a replica. */
 void replica_leave(struct client *client);
-void replicas_close(struct replication_part *part);
+void replicas_close(struct replication_subsystem *replication);
 
 /* Before replies are written. */
 void replicas_send(struct server *server);
@@ -61,8 +61,8 @@ void replicas_ask(struct server *server);
 /* Once a second: signs of life, timeouts, how many are good. */
 void replicas_each_second(struct server *server);
 /* How many have acknowledged the bytes up to this offset. */
-uint32_t replicas_count(const struct replication_part *part, uint64_t offset);
-bool replicas_take_tables(const struct replication_part *part); /* one of those that are attached */
+uint32_t replicas_count(const struct replication_subsystem *replication, uint64_t offset);
+bool replicas_take_tables(const struct replication_subsystem *replication); /* one of those that are attached */
 /* The address under which others reach it. */
 void replica_host(const struct replica *replica, char host[256]);
 

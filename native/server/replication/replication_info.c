@@ -5,7 +5,7 @@
 #include "server/replication/epoch.h"
 #include "server/replication/received_file.h"
 #include "server/replication/replicas.h"
-#include "server/replication/replication_part.h"
+#include "server/replication/replication_subsystem.h"
 
 static const char *const state_names[] = {"", "wait_bgsave", "send_bulk", "online"};
 
@@ -24,11 +24,11 @@ static void replicas_lines(const struct server *server, struct text *out) {
 
 static void primary_lines(const struct server *server, struct text *out) {
     const struct replication_settings *settings = &server->config.replication;
-    const struct replication_part *part = server->replication;
-    const struct primary_link *link = &part->link;
+    const struct replication_subsystem *replication = server->replication;
+    const struct primary_link *link = &replication->link;
     bool is_up = link->state == LINK_UP, is_synchronising = link->state == LINK_RECEIVES || link->state == LINK_LOADS;
     int64_t heard_s = link->client ? (int64_t)((server->now_us - link->client->input_us) / 1000000u) : -1;
-    uint64_t offset = change_stream_end(&part->stream);
+    uint64_t offset = change_stream_end(&replication->stream);
     text_append(out, "master_host:%s\r\nmaster_port:%" PRId64 "\r\nmaster_link_status:%s\r\n", link->host, link->port,
                 is_up ? "up" : "down");
     text_append(out, "master_last_io_seconds_ago:%" PRId64 "\r\nmaster_sync_in_progress:%d\r\n", heard_s,
@@ -46,12 +46,12 @@ static void primary_lines(const struct server *server, struct text *out) {
 void replication_info(const struct client *client, struct text *out) {
     const struct server *server = client->server;
     const struct replication_settings *settings = &server->config.replication;
-    const struct replication_part *part = server->replication;
-    const struct change_stream *stream = &part->stream;
+    const struct replication_subsystem *replication = server->replication;
+    const struct change_stream *stream = &replication->stream;
     bool is_kept = change_stream_is_kept(stream);
     text_append(out, "# Replication\r\nrole:%s\r\n", server->place.is_replica ? "slave" : "master");
     if (server->place.is_replica) primary_lines(server, out);
-    text_append(out, "connected_slaves:%" PRIu32 "\r\n", part->replica_count);
+    text_append(out, "connected_slaves:%" PRIu32 "\r\n", replication->replica_count);
     if (settings->min_replicas_to_write > 0 && settings->min_replicas_max_lag_s > 0)
         text_append(out, "min_slaves_good_slaves:%" PRIu32 "\r\n", server->place.good_replicas);
     replicas_lines(server, out);
@@ -59,8 +59,8 @@ void replication_info(const struct client *client, struct text *out) {
     text_append(out,
                 "master_failover_state:%s\r\nmaster_replid:%s\r\nmaster_replid2:%s\r\nmaster_repl_offset:%" PRIu64
                 "\r\nsecond_repl_offset:%" PRId64 "\r\n",
-                failover_names[part->failover.state], part->id, part->former_id, change_stream_end(stream),
-                part->former_until);
+                failover_names[replication->failover.state], replication->id, replication->former_id, change_stream_end(stream),
+                replication->former_until);
     text_append(out,
                 "master_epoch:%" PRIu64 "\r\nmaster_newest_epoch:%" PRIu64 "\r\nmaster_origin:" EPOCH_ORIGIN_FORMAT
                 "\r\nmaster_fenced:%d\r\n",

@@ -1,4 +1,4 @@
-/* table_replication: what a PING of the primary holds, taken apart and run; who is sent such, from where on. */
+/* table_replication: reads such PINGs of the primary and applies them; decides from where on replicas are sent such. */
 #include "server/replication/table_replication.h"
 
 #include <inttypes.h>
@@ -13,9 +13,9 @@
 #include "server/replay/gradients_registry.h"
 #include "server/replay/replay_follow.h"
 #include "server/replay/replay_log.h"
-#include "server/replay/replay_part.h"
+#include "server/replay/replay_subsystem.h"
 #include "server/replay/weights_registry.h"
-#include "server/replication/replication_part.h"
+#include "server/replication/replication_subsystem.h"
 
 /* ---- taking apart ---------------------------------------------------------------------------------------------------- */
 
@@ -128,7 +128,7 @@ bool table_replication_apply(struct client *client) {
 /* ---- from where to where --------------------------------------------------------------------------------------------- */
 
 bool table_replication_has_data(const struct server *server) {
-    const struct replay_part *replay = server->replay;
+    const struct replay_subsystem *replay = server->replay;
     return replay_log_holds_something(replay->tables) || replay->weights->count > 0 ||
            gradients_registry_holds_something(replay->gradients);
 }
@@ -148,9 +148,9 @@ void table_replication_stop(struct server *server) {
 }
 
 void table_replication_tidy(struct server *server) {
-    struct replication_part *part = server->replication;
-    if (part->has_stopped_tables && !server->place.streams_tables) replay_log_end_stream(server->replay->tables);
-    part->has_stopped_tables = false;
+    struct replication_subsystem *replication = server->replication;
+    if (replication->has_stopped_tables && !server->place.streams_tables) replay_log_end_stream(server->replay->tables);
+    replication->has_stopped_tables = false;
 }
 
 void table_replication_become_own(struct server *server, bool streams) {

@@ -1,5 +1,5 @@
-/* table_replication: changes of tables, weights and gradients on their way from a primary to its replicas, in the arguments of PINGs
- * (propagate.h), and the beginning and end of sending them. */
+/* table_replication: changes of tables, weights and gradients on their way from a primary to its replicas, in the arguments of
+ * PINGs (propagate.h), and the beginning and end of sending them. */
 #ifndef REPLAY_SERVER_TABLE_REPLICATION_H
 #define REPLAY_SERVER_TABLE_REPLICATION_H
 

@@ -6,7 +6,7 @@
 #include "base/memory.h"
 #include "server/core/client.h"
 #include "server/core/server.h"
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 
 #define STANDARD "default"
 

@@ -6,7 +6,7 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/redis/acl/acl.h"
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 #include "store/glob.h"
 
 #define PLACES 64

@@ -7,7 +7,7 @@
 #include "server/core/server.h"
 #include "server/core/upcalls.h"
 #include "server/redis/acl/acl.h"
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 
 #define SAME_WITHIN_US 60000000u
 #define LOOKED_AT 10u /* entries, for one to count up */

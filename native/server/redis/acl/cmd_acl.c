@@ -7,7 +7,7 @@
 #include "server/core/server.h"
 #include "server/redis/acl/acl.h"
 #include "server/redis/keys/keyspace.h"
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 #include "server/redis/redis_rows.h"
 
 #define GENPASS_MOST_BITS 4096

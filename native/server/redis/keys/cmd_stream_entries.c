@@ -8,7 +8,7 @@
 #include "server/core/propagate.h"
 #include "server/redis/keys/cmd_stream.h"
 #include "server/redis/pubsub/notify.h"
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 #include "server/redis/redis_rows.h"
 
 /* ---- options of XADD and XTRIM ----------------------------------------------------------------------------------- */

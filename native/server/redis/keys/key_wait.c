@@ -8,7 +8,7 @@
 #include "base/list.h"
 #include "base/memory.h"
 #include "server/core/server.h"
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 #include "store/number.h"
 #include "store/store.h"
 
@@ -172,7 +172,7 @@ uint32_t key_wait_index(const struct client *client) {
 static void make_ready(struct server *server, struct key_queue *queue) {
     struct key_waits *waits = server->redis->key_waits;
     if (queue->ready) return;
-    queue->ready = server->retry_parts = true;
+    queue->ready = server->retry_subsystems = true;
     queue->next_ready = NULL;
     *(waits->ready ? &waits->last_ready->next_ready : &waits->ready) = queue;
     waits->last_ready = queue;
@@ -226,7 +226,7 @@ bool key_wait_run(struct server *server, uint64_t until_us) {
         queue->serving = false;
         free_if_unused(waits, queue);
     }
-    server->retry_parts = waits && waits->ready;
+    server->retry_subsystems = waits && waits->ready;
     return in_time;
 }
 

@@ -33,7 +33,7 @@ void key_wait_exchanged(struct server *server, unsigned database);
 void key_wait_forget(struct client *client);
 
 /* Tries the clients that wait for keys that have changed, until `until_us`; false: some are left for the next turn. While
- * there are such, retry_parts of the server is set. */
+ * there are such, retry_subsystems of the server is set. */
 bool key_wait_run(struct server *server, uint64_t until_us);
 void key_waits_free(struct server *server); /* once all clients are gone */
 

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "server/core/propagate.h"
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 #include "store/glob.h"
 
 #define SCAN_COUNT_DEFAULT 10

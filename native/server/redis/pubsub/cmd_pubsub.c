@@ -4,7 +4,7 @@
 #include "server/core/server.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/pubsub/pubsub.h"
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 #include "server/redis/redis_rows.h"
 
 static const struct {

@@ -8,7 +8,7 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/redis/pubsub/pubsub.h"
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 #include "store/store.h"
 
 /* ---- what has changed -------------------------------------------------------------------------------- */

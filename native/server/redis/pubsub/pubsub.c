@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "server/core/client.h"
 #include "server/core/server.h"
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 #include "store/glob.h"
 
 #define SHARED_MESSAGE_BYTES 4096u /* from here on all receivers are sent one copy of it */

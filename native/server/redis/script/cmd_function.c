@@ -14,7 +14,7 @@
 #include "server/core/server.h"
 #include "server/core/upcalls.h"
 #include "server/redis/keys/keyspace.h"
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 #include "server/redis/redis_rows.h"
 #include "server/redis/script/functions.h"
 #include "store/glob.h"

@@ -9,7 +9,7 @@
 #include "server/core/command_table.h"
 #include "server/core/server.h"
 #include "server/redis/acl/acl.h"
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 #include "server/redis/script/script_engine.h"
 
 #define REPL_AOF 1

@@ -7,7 +7,7 @@
 #include "server/core/make_room.h"
 #include "server/core/propagate.h"
 #include "server/core/server.h"
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 #include "server/redis/script/script_engine.h"
 
 /* With more than this behind it, or a quarter of what it may have, a script collects its garbage. */

@@ -11,7 +11,7 @@
 #include "server/core/server.h"
 #include "server/core/slices.h"
 #include "server/redis/pubsub/pubsub.h"
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 
 #define CHANNEL "__redis__:invalidate" /* of messages to clients that speak RESP2 */
 #define KEYS_AT_ONCE 64 /* of a request, without asking for memory */

@@ -94,7 +94,7 @@ void tracking_flushed(struct server *server);
 
 /* Settings may have changed. */
 void tracking_configure(struct server *server);
-/* Sends what there is to tell. Returns when it wants to be called again, as a part's `before_write`. */
+/* Sends what there is to tell. Returns when it wants to be called again, as a subsystem's `before_write`. */
 uint64_t tracking_send(struct server *server);
 /* Frees some of what was flushed, and keeps the table to its limit: a task of long work. */
 uint64_t tracking_tidy(struct server *server);

@@ -5,7 +5,7 @@
 #include "base/list.h"
 #include "base/memory.h"
 #include "server/core/server.h"
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 #include "server/redis/tracking/tracking.h"
 
 #define KEYS_IN_MESSAGE 1024

@@ -5,7 +5,7 @@
 
 #include "base/memory.h"
 #include "server/core/server.h"
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 #include "store/store.h"
 
 struct watch {

@@ -1,7 +1,7 @@
-/* cluster_part: what a server keeps as one shard of several (setting cluster-enabled): their topology. A supervisor pushes
- * it; shards do not talk to each other. */
-#ifndef REPLAY_SERVER_CLUSTER_PART_H
-#define REPLAY_SERVER_CLUSTER_PART_H
+/* cluster_subsystem: what a server keeps as one shard of several (setting cluster-enabled): their topology. A supervisor
+ * pushes it; shards do not talk to each other. */
+#ifndef REPLAY_SERVER_CLUSTER_SUBSYSTEM_H
+#define REPLAY_SERVER_CLUSTER_SUBSYSTEM_H
 
 #include <stddef.h>
 
@@ -10,7 +10,7 @@
 
 struct topology;
 
-struct cluster_part {
+struct cluster_subsystem {
     struct topology *topology; /* NULL: none was pushed yet, and no slot is served */
     struct migrating_keys migrating;
 };
@@ -21,6 +21,6 @@ const char *cluster_refusal(struct client *client, const struct command *command
 void cluster_redirect_waiting(struct server *server);
 
 extern const struct command commands_cluster[];
-extern const struct subsystem cluster_part;
+extern const struct subsystem cluster_subsystem;
 
 #endif

@@ -1,5 +1,5 @@
-/* replay_part: how tables, weights, gradients and shared memory enter the server. */
-#include "server/replay/replay_part.h"
+/* replay_subsystem: how tables, weights, gradients and shared memory enter the server. */
+#include "server/replay/replay_subsystem.h"
 
 #include <inttypes.h>
 
@@ -13,24 +13,24 @@
 #include "server/replay/weights_registry.h"
 
 static bool create(struct server *server) {
-    struct replay_part *part = server->replay = memory_calloc(1, sizeof *part);
-    if (!part) return false;
-    part->tables = replay_registry_new(server);
-    part->weights = weights_registry_new();
-    part->gradients = gradients_registry_new(server);
-    part->cold = cold_readers_new();
-    return part->tables && part->weights && part->gradients && part->cold;
+    struct replay_subsystem *replay = server->replay = memory_calloc(1, sizeof *replay);
+    if (!replay) return false;
+    replay->tables = replay_registry_new(server);
+    replay->weights = weights_registry_new();
+    replay->gradients = gradients_registry_new(server);
+    replay->cold = cold_readers_new();
+    return replay->tables && replay->weights && replay->gradients && replay->cold;
 }
 
-static void free_part(struct server *server) {
-    struct replay_part *part = server->replay;
-    if (!part) return;
+static void free_subsystem(struct server *server) {
+    struct replay_subsystem *replay = server->replay;
+    if (!replay) return;
     share_free_left(server);
-    if (part->weights) weights_registry_free(part->weights);
-    gradients_registry_free(part->gradients);
-    cold_readers_free(part->cold); /* before the tables that they read */
-    if (part->tables) replay_registry_free(part->tables);
-    memory_free(part);
+    if (replay->weights) weights_registry_free(replay->weights);
+    gradients_registry_free(replay->gradients);
+    cold_readers_free(replay->cold); /* before the tables that they read */
+    if (replay->tables) replay_registry_free(replay->tables);
+    memory_free(replay);
 }
 
 static uint32_t descriptors(struct server *server, bool let_go) {
@@ -80,13 +80,13 @@ static const struct long_task tasks[] = {{streams_work}, {change_work}, {cold_re
 static const struct command *const commands[] = {commands_gradients, commands_replay, commands_share, commands_weights,
                                                  NULL};
 
-const struct subsystem replay_part = {
+const struct subsystem replay_subsystem = {
     .name = "replay",
     .commands = commands,
     .info = info,
     .tasks = tasks,
     .create = create,
-    .free = free_part,
+    .free = free_subsystem,
     .client_left = replay_streams_client_gone,
     .client_closed = share_close,
     .has_stalled = replay_holds_back_others,

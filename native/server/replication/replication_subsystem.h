@@ -1,6 +1,6 @@
-/* replication_part: replicas of keys, tables, weights and gradients, and this server as a replica: a part of the server. */
-#ifndef REPLAY_SERVER_REPLICATION_PART_H
-#define REPLAY_SERVER_REPLICATION_PART_H
+/* replication_subsystem: replicas of keys, tables, weights and gradients, and this server as a replica. */
+#ifndef REPLAY_SERVER_REPLICATION_SUBSYSTEM_H
+#define REPLAY_SERVER_REPLICATION_SUBSYSTEM_H
 
 #include "server/core/server.h"
 #include "server/core/subsystem.h"
@@ -15,7 +15,7 @@ struct replica;
 
 /* A history of changes has an id, and each byte of it an offset. A replica that becomes a primary begins a history of its
  * own; up to there it still knows that of its former primary, so that others which followed it go on with this one. */
-struct replication_part {
+struct replication_subsystem {
     struct change_stream stream;
     char id[REPLICATION_ID_LENGTH + 1];
     char former_id[REPLICATION_ID_LENGTH + 1]; /* zeros: none */
@@ -36,14 +36,14 @@ struct replication_part {
     uint64_t full, partial, partial_refused; /* synchronisations, for INFO */
 };
 
-extern const struct subsystem replication_part;
+extern const struct subsystem replication_subsystem;
 
 void replication_new_id(char id[REPLICATION_ID_LENGTH + 1]);
 /* A new history begins here, unless changes are kept already. False: memory is exhausted. */
 bool replication_keep(struct server *server);
 
 /* There is no former history that replicas could come from. */
-void replication_forget_former(struct replication_part *part);
+void replication_forget_former(struct replication_subsystem *replication);
 /* From here on the history is this server's own; up to here replicas go on with it. */
 void replication_begin_own_history(struct server *server);
 /* Bytes that are kept for replicas that come back. */

@@ -1,5 +1,5 @@
-/* cluster_part: how a shard's share in a cluster enters the server. */
-#include "server/cluster/cluster_part.h"
+/* cluster_subsystem: how a shard's share in a cluster enters the server. */
+#include "server/cluster/cluster_subsystem.h"
 
 #include <inttypes.h>
 
@@ -12,7 +12,7 @@ static bool create(struct server *server) {
     return server->cluster;
 }
 
-static void free_part(struct server *server) {
+static void free_subsystem(struct server *server) {
     if (server->cluster) {
         topology_free(server->cluster->topology);
         migrating_keys_release(&server->cluster->migrating);
@@ -38,12 +38,12 @@ static const struct command *const commands[] = {commands_cluster, NULL};
 static const struct long_task tasks[] = {{migrating_keys_step, .waits_for_exclusive = true}, {.run = NULL}};
 static const struct info_section info[] = {{"cluster", 170, write_info}, {0}};
 
-const struct subsystem cluster_part = {
+const struct subsystem cluster_subsystem = {
     .name = "cluster",
     .commands = commands,
     .tasks = tasks,
     .client_left = client_left,
     .info = info,
     .create = create,
-    .free = free_part,
+    .free = free_subsystem,
 };

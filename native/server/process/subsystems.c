@@ -1,24 +1,26 @@
-/* parts: what a server is made of, and which functions answer what its core asks. */
-#include "server/admin/admin_part.h"
-#include "server/cluster/cluster_part.h"
+/* subsystems: what a server is made of, and which functions answer what its core asks. */
+#include "server/admin/admin_subsystem.h"
+#include "server/cluster/cluster_subsystem.h"
 #include "server/core/upcalls.h"
 #include "server/durability/append_log.h"
 #include "server/durability/copy_first.h"
-#include "server/durability/durability_part.h"
+#include "server/durability/durability_subsystem.h"
 #include "server/durability/snapshots.h"
 #include "server/metrics/metrics.h"
 #include "server/redis/acl/acl.h"
 #include "server/redis/pubsub/notify.h"
 #include "server/redis/pubsub/pubsub.h"
-#include "server/redis/redis_part.h"
+#include "server/redis/redis_subsystem.h"
 #include "server/redis/tracking/tracking.h"
 #include "server/redis/transaction/transaction.h"
-#include "server/replay/replay_part.h"
-#include "server/replication/replication_part.h"
+#include "server/replay/replay_subsystem.h"
+#include "server/replication/replication_subsystem.h"
 
-/* A part stands behind those that it uses, and is freed before them: snapshots hold tables. */
-const struct subsystem *const server_parts[] = {&replay_part,      &redis_part, &cluster_part, &durability_part,
-                                                &replication_part, &admin_part, &metrics_part, NULL};
+/* A subsystem stands behind those that it uses, and is freed before them: snapshots hold tables. */
+const struct subsystem *const server_subsystems[] = {
+    &replay_subsystem,      &redis_subsystem, &cluster_subsystem, &durability_subsystem,
+    &replication_subsystem, &admin_subsystem, &metrics_subsystem, NULL,
+};
 
 const struct upcalls upcalls = {
     .acl_lets_strangers_in = acl_lets_strangers_in,

@@ -1,6 +1,6 @@
-/* redis_part: Redis's commands, a part of the server: keys, publishing, scripts, transactions, access. */
-#ifndef REPLAY_SERVER_REDIS_PART_H
-#define REPLAY_SERVER_REDIS_PART_H
+/* redis_subsystem: Redis's commands: keys, publishing, scripts, transactions, access. */
+#ifndef REPLAY_SERVER_REDIS_SUBSYSTEM_H
+#define REPLAY_SERVER_REDIS_SUBSYSTEM_H
 
 #include "server/core/subsystem.h"
 #include "server/redis/pubsub/notify.h"
@@ -14,7 +14,7 @@ struct scripts;
 struct tracking;
 struct watched_keys;
 
-struct redis_part {
+struct redis_subsystem {
     struct acl *acl;
     struct pubsub *pubsub;
     struct tracking *tracking;
@@ -27,7 +27,7 @@ struct redis_part {
     bool scripts_may_debug;      /* DEBUG SET-DISABLE-DENY-SCRIPTS */
 };
 
-extern const struct subsystem redis_part;
+extern const struct subsystem redis_subsystem;
 
 /* Section of INFO: "# Keyspace\r\n…". */
 void keyspace_info(const struct client *client, struct text *out);

@@ -1,5 +1,5 @@
-/* redis_part: how keys, publishing, scripts, transactions and access enter the server. */
-#include "server/redis/redis_part.h"
+/* redis_subsystem: how keys, publishing, scripts, transactions and access enter the server. */
+#include "server/redis/redis_subsystem.h"
 
 #include <inttypes.h>
 
@@ -15,26 +15,26 @@
 #include "server/redis/transaction/watch.h"
 
 static bool create(struct server *server) {
-    struct redis_part *part = server->redis = memory_calloc(1, sizeof *part);
-    if (!part) return false;
-    part->acl = acl_new(server);
-    part->pubsub = pubsub_new();
-    part->tracking = tracking_new();
-    return part->acl && part->pubsub && part->tracking;
+    struct redis_subsystem *redis = server->redis = memory_calloc(1, sizeof *redis);
+    if (!redis) return false;
+    redis->acl = acl_new(server);
+    redis->pubsub = pubsub_new();
+    redis->tracking = tracking_new();
+    return redis->acl && redis->pubsub && redis->tracking;
 }
 
-static void free_part(struct server *server) {
-    struct redis_part *part = server->redis;
-    if (!part) return;
+static void free_subsystem(struct server *server) {
+    struct redis_subsystem *redis = server->redis;
+    if (!redis) return;
     scripts_free(server);
     functions_free(server);
     watch_free(server);
     key_waits_free(server);
-    tracking_free(part->tracking);
-    pubsub_free(part->pubsub);
-    acl_free(part->acl);
-    notify_free(&part->notify);
-    memory_free(part);
+    tracking_free(redis->tracking);
+    pubsub_free(redis->pubsub);
+    acl_free(redis->acl);
+    notify_free(&redis->notify);
+    memory_free(redis);
 }
 
 static void configure(struct server *server) {
@@ -117,14 +117,14 @@ static const struct command *const commands[] = {commands_acl,
                                                  commands_zset_range,
                                                  NULL};
 
-const struct subsystem redis_part = {
+const struct subsystem redis_subsystem = {
     .name = "redis",
     .commands = commands,
     .tasks = tasks,
     .info = info,
     .before_write = tracking_send,
     .create = create,
-    .free = free_part,
+    .free = free_subsystem,
     .configure = configure,
     .retry = key_wait_run,
     .client_left = client_left,

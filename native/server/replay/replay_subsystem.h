@@ -1,6 +1,6 @@
-/* replay_part: tables of experience, weights and gradients, and the memory shared with clients: a part of the server. */
-#ifndef REPLAY_SERVER_REPLAY_PART_H
-#define REPLAY_SERVER_REPLAY_PART_H
+/* replay_subsystem: tables of experience, weights and gradients, and the memory shared with clients. */
+#ifndef REPLAY_SERVER_REPLAY_SUBSYSTEM_H
+#define REPLAY_SERVER_REPLAY_SUBSYSTEM_H
 
 #include "server/core/subsystem.h"
 #include "server/replay/share.h"
@@ -10,7 +10,7 @@ struct gradients_registry;
 struct replay_registry;
 struct weights_registry;
 
-struct replay_part {
+struct replay_subsystem {
     struct replay_registry *tables;
     struct weights_registry *weights;
     struct gradients_registry *gradients;
@@ -19,7 +19,7 @@ struct replay_part {
     char share_socket[64]; /* name of the abstract socket for clients of this host; "": none */
 };
 
-extern const struct subsystem replay_part;
+extern const struct subsystem replay_subsystem;
 
 /* Sections of INFO: "# Replay\r\n…" as far as the client may see tables, "# Gradients\r\n…". */
 void replay_info(const struct client *client, struct text *out);

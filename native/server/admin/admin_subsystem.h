@@ -1,7 +1,7 @@
-/* admin_part: the part of the server for those who run it: INFO, CONFIG, CLIENT, MONITOR, SLOWLOG, the configuration file. It
- * knows all parts below it. */
-#ifndef REPLAY_SERVER_ADMIN_PART_H
-#define REPLAY_SERVER_ADMIN_PART_H
+/* admin_subsystem: what operators use: INFO, CONFIG, CLIENT, MONITOR, SLOWLOG, the configuration file. It knows all
+ * subsystems below it. */
+#ifndef REPLAY_SERVER_ADMIN_SUBSYSTEM_H
+#define REPLAY_SERVER_ADMIN_SUBSYSTEM_H
 
 #include "server/admin/monitor.h"
 #include "server/admin/slow_log.h"
@@ -15,7 +15,7 @@ struct reloads {
     bool failed; /* the last one */
 };
 
-struct admin_part {
+struct admin_subsystem {
     struct rewrite *rewrite; /* NULL: there is no configuration file */
     struct monitors monitors;
     struct slow_log slow_log;
@@ -23,7 +23,7 @@ struct admin_part {
     struct reloads reloads;
 };
 
-extern const struct subsystem admin_part;
+extern const struct subsystem admin_subsystem;
 /* See struct upcalls. */
 void admin_command_took(struct client *client, const struct command_entry *entry, uint64_t took_ns);
 /* Sets the name shown in CLIENT LIST; false: the error is replied. */

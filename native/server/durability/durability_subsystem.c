@@ -1,5 +1,5 @@
-/* durability_part: how snapshots and the append-only file enter the server. */
-#include "server/durability/durability_part.h"
+/* durability_subsystem: how snapshots and the append-only file enter the server. */
+#include "server/durability/durability_subsystem.h"
 
 #include <inttypes.h>
 
@@ -17,23 +17,23 @@
     "RDB error."
 
 static bool create(struct server *server) {
-    struct durability_part *part = server->durability = memory_calloc(1, sizeof *part);
-    if (!part) return false;
-    part->snapshots = snapshots_new(server);
-    part->append_log = append_log_new(server);
-    part->export = export_new(server);
-    if (!part->snapshots || !part->append_log || !part->export) return false;
+    struct durability_subsystem *durability = server->durability = memory_calloc(1, sizeof *durability);
+    if (!durability) return false;
+    durability->snapshots = snapshots_new(server);
+    durability->append_log = append_log_new(server);
+    durability->export = export_new(server);
+    if (!durability->snapshots || !durability->append_log || !durability->export) return false;
     keyspace_listen(server);
     return true;
 }
 
-static void free_part(struct server *server) {
-    struct durability_part *part = server->durability;
-    if (!part) return;
-    export_free(part->export);
-    append_log_free(part->append_log);
-    snapshots_free(part->snapshots); /* it holds tables */
-    memory_free(part);
+static void free_subsystem(struct server *server) {
+    struct durability_subsystem *durability = server->durability;
+    if (!durability) return;
+    export_free(durability->export);
+    append_log_free(durability->append_log);
+    snapshots_free(durability->snapshots); /* it holds tables */
+    memory_free(durability);
 }
 
 const char *durability_refuses_writes(const struct server *server, bool of_tables, char *text, size_t size) {
@@ -85,12 +85,12 @@ static const struct long_task tasks[] = {
 
 static const struct command *const commands[] = {commands_snapshot, NULL};
 
-const struct subsystem durability_part = {
+const struct subsystem durability_subsystem = {
     .name = "durability",
     .commands = commands,
     .info = info,
     .tasks = tasks,
     .before_write = append_work,
     .create = create,
-    .free = free_part,
+    .free = free_subsystem,
 };

@@ -1,5 +1,5 @@
-/* admin_part: how administration enters the server. */
-#include "server/admin/admin_part.h"
+/* admin_subsystem: how administration enters the server. */
+#include "server/admin/admin_subsystem.h"
 
 #include "base/memory.h"
 #include "server/admin/info_more.h"
@@ -15,12 +15,12 @@ static void disconnect(struct server *server) {
     if (server->admin) rewrite_free(server->admin->rewrite);
 }
 
-static void free_part(struct server *server) {
-    struct admin_part *part = server->admin;
-    if (!part) return;
-    memory_free(part->monitors.clients);
-    slow_log_reset(&part->slow_log);
-    memory_free(part);
+static void free_subsystem(struct server *server) {
+    struct admin_subsystem *admin = server->admin;
+    if (!admin) return;
+    memory_free(admin->monitors.clients);
+    slow_log_reset(&admin->slow_log);
+    memory_free(admin);
 }
 
 void admin_command_took(struct client *client, const struct command_entry *entry, uint64_t took_ns) {
@@ -45,13 +45,13 @@ static const struct command *const commands[] = {commands_absent,
                                                  commands_slow_log,
                                                  NULL};
 
-const struct subsystem admin_part = {
+const struct subsystem admin_subsystem = {
     .name = "admin",
     .info = info_admin,
     .commands = commands,
     .create = create,
     .disconnect = disconnect,
-    .free = free_part,
+    .free = free_subsystem,
     .configure = slow_log_configure,
     .turn_took = turn_took,
     .client_left = monitor_client_gone,
