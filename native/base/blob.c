@@ -1,4 +1,3 @@
-/* blob: a reference-counted byte buffer, so that large values travel from socket to store to socket without a copy. */
 #include "base/blob.h"
 
 #include <assert.h>

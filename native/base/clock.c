@@ -1,4 +1,3 @@
-/* clock: monotonic time for deadlines and latencies, wall time for expiry. */
 #include "base/clock.h"
 
 #include <time.h>

@@ -1,4 +1,3 @@
-/* copy: memcpy past the caches. */
 #include "base/copy.h"
 
 #include <stdint.h>

@@ -1,4 +1,3 @@
-/* cpu: which vector instructions this processor has, found once. */
 #include "base/cpu.h"
 
 #include <stdatomic.h>

@@ -1,4 +1,3 @@
-/* error: how a layer below the server reports a refusal. */
 #include "base/error.h"
 
 #include <assert.h>

@@ -1,4 +1,3 @@
-/* histogram: latencies in fixed memory, log-linear buckets (16 per power of two, error below 6.25 %). */
 #include "base/histogram.h"
 
 #include <string.h>

@@ -1,4 +1,3 @@
-/* memory: malloc with a running total, so that INFO and maxmemory know what the server holds. */
 #include "base/memory.h"
 
 #include <assert.h>

@@ -1,4 +1,3 @@
-/* msgpack: reads and writes the subset of MessagePack that specs and settings need. */
 #include "base/msgpack.h"
 
 #include <string.h>

@@ -1,4 +1,3 @@
-/* sha_end: how SHA-1 and SHA-256 end a message. */
 #include "base/sha_end.h"
 
 #include <string.h>

@@ -1,4 +1,3 @@
-/* siphash: SipHash-1-3, a keyed hash for tables whose keys come from clients. */
 #include "base/siphash.h"
 
 #include "base/words.h"

@@ -1,4 +1,3 @@
-/* text: a growable string that is appended to by format. */
 #include "base/text.h"
 
 #include <stdint.h>

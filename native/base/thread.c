@@ -1,4 +1,3 @@
-/* thread: helper threads, which keep off a processor that the loop's thread polls on. */
 #include "base/thread.h"
 
 #ifdef __linux__

@@ -1,4 +1,3 @@
-/* faults: loses, doubles and reorders frames between a port and a stack, for tests. */
 #include "net/faults.h"
 
 #include <errno.h>

@@ -1,4 +1,3 @@
-/* sockets: what transports over descriptors have in common: listeners, connections, interest in events, the end of both. */
 #include "net/sockets.h"
 
 #include <arpa/inet.h>

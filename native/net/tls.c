@@ -1,4 +1,3 @@
-/* tls: TLS between a kernel socket and the server, by OpenSSL. */
 #include "net/tls.h"
 
 #ifdef REPLAY_TLS

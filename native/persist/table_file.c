@@ -1,4 +1,3 @@
-/* table_file: a snapshot of one table. */
 #include "persist/table_file.h"
 
 #include <string.h>

@@ -1,4 +1,3 @@
-/* selector_order: the list of live slots from oldest to newest. */
 #include "replay/selector_order.h"
 
 void selector_order_init(struct selector_order *order) {

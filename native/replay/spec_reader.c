@@ -1,4 +1,3 @@
-/* spec_reader: reads the values of a table's spec, and says of a wrong one what was expected and what was got. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

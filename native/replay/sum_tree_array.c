@@ -1,4 +1,3 @@
-/* sum_tree_array: a sum tree for callers outside the core. */
 #include "replay/sum_tree_array.h"
 
 #include <inttypes.h>

@@ -1,4 +1,3 @@
-/* table_batch: an add, an append or a sample in one call. */
 #include "replay/table_batch.h"
 
 #include "base/clock.h"

@@ -1,4 +1,3 @@
-/* access: when a key was last used, or how often it is. */
 #include "store/access.h"
 
 void access_tell_time(struct access_clock *clock, uint64_t now_us) {

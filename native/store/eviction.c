@@ -1,4 +1,3 @@
-/* eviction: which key goes when memory is short. */
 #include "store/eviction.h"
 
 #include <string.h>

@@ -1,4 +1,3 @@
-/* number: text to number and back, as strictly as Redis does it. */
 #include "store/number.h"
 
 #include <ctype.h>

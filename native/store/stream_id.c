@@ -1,4 +1,3 @@
-/* stream_id: ids of the entries of streams. */
 #include "store/stream_id.h"
 
 bool xstream_id_increment(struct xstream_id *id) {

@@ -1,4 +1,3 @@
-/* latency: durations in fixed memory, fine enough to compare. */
 #include "tools/latency.h"
 
 #define FINE_BITS 8u /* of LATENCY_FINE */

@@ -1,4 +1,3 @@
-/* load: runs a plan: opens its connections, keeps each busy with its requests, measures. */
 #include "tools/load.h"
 
 #include <errno.h>

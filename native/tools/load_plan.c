@@ -1,4 +1,3 @@
-/* load_plan: what the load client is told to do. */
 #include "tools/load_plan.h"
 
 #include <errno.h>

@@ -1,4 +1,3 @@
-/* relay: carries Ethernet frames between two interfaces, with the delay, the rate and the faults of a line. */
 #include "tools/relay.h"
 
 #include <errno.h>

@@ -1,4 +1,3 @@
-/* reply_reader: follows RESP2 replies to their ends without keeping them. */
 #include "tools/reply_reader.h"
 
 #include <stdbool.h>

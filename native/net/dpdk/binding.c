@@ -1,4 +1,3 @@
-/* binding: what Python needs of DPDK as plain functions and structs. */
 #include "net/dpdk/binding.h"
 
 #include <net/if.h>

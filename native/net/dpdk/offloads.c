@@ -1,4 +1,3 @@
-/* offloads: which work on a frame the device does: checksums, cutting into segments. */
 #include "net/dpdk/offloads.h"
 
 #include <string.h>

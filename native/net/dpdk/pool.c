@@ -1,8 +1,6 @@
-/* pool: frames for a DPDK port, in a way that AF_XDP's driver can use.
- *
- * That driver tells the kernel of the pool's first piece of memory, as long as so many frames one behind the other. DPDK's
- * own pools have one frame a page where pages are small: those in the last two fifths of such a pool lie beyond what the
- * kernel knows, it refuses each of them, and sending stalls once they come round. */
+/* pool: AF_XDP's driver tells the kernel of the pool's first piece of memory, as long as so many frames one behind the other.
+ * DPDK's own pools have one frame a page where pages are small: those in the last two fifths of such a pool lie beyond what
+ * the kernel knows, it refuses each of them, and sending stalls once they come round. */
 #include "net/dpdk/pool.h"
 
 #include <string.h>

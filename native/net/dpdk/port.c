@@ -1,4 +1,3 @@
-/* port: a device brought up with one queue each way, and what passes through it. */
 #include "net/dpdk/port.h"
 
 #include <netinet/in.h>

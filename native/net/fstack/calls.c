@@ -1,7 +1,5 @@
-/* calls: F-Stack's sockets under the names of the kernel's.
- *
- * Events are asked for as kevents and not through ff_epoll_ctl, which has no word for a peer's end that is noticed while
- * nobody reads. */
+/* calls: events are asked for as kevents and not through ff_epoll_ctl, which has no word for a peer's end that is noticed
+ * while nobody reads. */
 #include "net/fstack/calls.h"
 
 #include <limits.h>

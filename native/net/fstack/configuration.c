@@ -1,4 +1,3 @@
-/* configuration: F-Stack's config.ini: written from our settings, or the user's, checked against them. */
 #include "net/fstack/configuration.h"
 
 #include <arpa/inet.h>

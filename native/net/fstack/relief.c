@@ -1,4 +1,3 @@
-/* relief: keeps frames free while connections stand still. */
 #include "net/fstack/relief.h"
 
 #include <string.h>

@@ -1,4 +1,3 @@
-/* start: F-Stack brought up in this process, which its ff_init ends where it fails: then with a message that helps. */
 #include "net/fstack/start.h"
 
 #include <errno.h>

@@ -1,4 +1,3 @@
-/* wraps: what F-Stack asks of DPDK when it starts, put right. */
 #include "net/fstack/wraps.h"
 
 #include <string.h>

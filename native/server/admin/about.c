@@ -1,4 +1,3 @@
-/* about: what an executable tells of itself without serving: its build, and the settings it knows; both as JSON. */
 #include "server/admin/about.h"
 
 #include <inttypes.h>

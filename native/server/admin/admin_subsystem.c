@@ -1,4 +1,3 @@
-/* admin_subsystem: how administration enters the server. */
 #include "server/admin/admin_subsystem.h"
 
 #include "base/memory.h"

@@ -1,4 +1,3 @@
-/* slow_log: the commands that took long, and what took long in all. */
 #include "server/admin/slow_log.h"
 
 #include <stdio.h>

@@ -1,4 +1,3 @@
-/* cluster_subsystem: how a shard's share in a cluster enters the server. */
 #include "server/cluster/cluster_subsystem.h"
 
 #include <inttypes.h>

@@ -1,4 +1,3 @@
-/* command_table: every command by name, and what is counted for each. */
 #include "server/core/command_table.h"
 
 #include <assert.h>

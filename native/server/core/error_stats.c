@@ -1,4 +1,3 @@
-/* error_stats: how often each kind of error was replied, for INFO. */
 #include "server/core/error_stats.h"
 
 #include <inttypes.h>

@@ -1,4 +1,3 @@
-/* make_room: keeps what the server holds below maxmemory by letting keys go. */
 #include "server/core/make_room.h"
 
 #include <math.h>

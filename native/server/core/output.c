@@ -1,4 +1,3 @@
-/* output: the chain of reply pieces on its way to a connection. */
 #include "server/core/output.h"
 
 #include <assert.h>

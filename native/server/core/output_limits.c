@@ -1,4 +1,3 @@
-/* output_limits: how much may wait to be sent to a client before it is closed. */
 #include "server/core/output_limits.h"
 
 #include <inttypes.h>

@@ -1,4 +1,3 @@
-/* percentiles: the setting latency-tracking-info-percentiles. */
 #include "server/core/percentiles.h"
 
 #include <stdio.h>

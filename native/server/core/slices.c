@@ -1,4 +1,3 @@
-/* slices: runs commands whose work or reply is cut into slices. */
 #include "server/core/slices.h"
 
 #include "base/clock.h"

@@ -1,4 +1,3 @@
-/* subsystem: calls the same function of every subsystem. */
 #include "server/core/subsystem.h"
 
 #include "base/clock.h"

@@ -1,4 +1,3 @@
-/* durability_subsystem: how snapshots and the append-only file enter the server. */
 #include "server/durability/durability_subsystem.h"
 
 #include <inttypes.h>

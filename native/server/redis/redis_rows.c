@@ -1,4 +1,3 @@
-/* redis_rows: groups of Redis's commands and the places of their keys. */
 #include "server/redis/redis_rows.h"
 
 const struct command_group group_bitmap = {"bitmap", ACL_BITMAP, DATA_KEYS};

@@ -1,4 +1,3 @@
-/* redis_subsystem: how keys, publishing, scripts, transactions and access enter the server. */
 #include "server/redis/redis_subsystem.h"
 
 #include <inttypes.h>

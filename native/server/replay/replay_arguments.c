@@ -1,4 +1,3 @@
-/* replay_arguments: reads what the REPLAY.* commands share: tables, counts, ids, columns, BLOCK; and words refusals. */
 #include <inttypes.h>
 
 #include "server/core/client.h"

@@ -1,4 +1,3 @@
-/* replay_subsystem: how tables, weights, gradients and shared memory enter the server. */
 #include "server/replay/replay_subsystem.h"
 
 #include <inttypes.h>

@@ -1,4 +1,3 @@
-/* share: memory of the server that one client on the same host reads its sampled batches from. */
 #include "server/replay/share.h"
 
 #include <errno.h>

@@ -1,4 +1,3 @@
-/* replication_subsystem: how replication enters the server. */
 #include "server/replication/replication_subsystem.h"
 
 #include <inttypes.h>

@@ -1,4 +1,3 @@
-/* acl: the users, and how a connection becomes one of them. */
 #include "server/redis/acl/acl.h"
 
 #include <string.h>

@@ -1,4 +1,3 @@
-/* acl_user: one user's passwords and rights, and the rules that change them. */
 #include "server/redis/acl/acl_user.h"
 
 #include <ctype.h>

@@ -1,4 +1,3 @@
-/* keyspace: what the commands on the store have in common, and INFO's section on it. */
 #include "server/redis/keys/keyspace.h"
 
 #include <ctype.h>

@@ -1,4 +1,3 @@
-/* notify: keyspace notifications. */
 #include "server/redis/pubsub/notify.h"
 
 #include <stdio.h>

@@ -1,4 +1,3 @@
-/* pubsub: who has subscribed to which channels and patterns, and messages to them. */
 #include "server/redis/pubsub/pubsub.h"
 
 #include <string.h>
