@@ -134,13 +134,7 @@ class Lease:
         return all(self._if_held(*command) for command in _removal(self._client, self._names, but=self._key))
 
 
-def remove_job(client: rs.Client, names: Names) -> None:
-    """Removes a job's table, weights, gradients and keys, whoever claims its name; what belongs to others stays."""
-    for command in _removal(client, names):
-        client.command(*command)
-
-
-def _removal(client: rs.Client, names: Names, but: str = "") -> Iterator[Command]:
+def _removal(client: rs.Client, names: Names, but: str) -> Iterator[Command]:
     """Commands that remove what a job has on the server, the key `but` apart."""
     if names.fragments in client.tables():
         yield "REPLAY.DROP", names.fragments

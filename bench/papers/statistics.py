@@ -18,10 +18,6 @@ class Interval:
     low: float
     high: float
 
-    @property
-    def clear_of_zero(self) -> bool:
-        return self.low > 0.0 or self.high < 0.0
-
 
 def interquartile_mean(values: Sequence[float] | np.ndarray) -> float:
     """Mean of the middle half: a quarter of the values, rounded down, is left out at each end.

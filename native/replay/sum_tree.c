@@ -88,7 +88,7 @@ void sum_tree_sample_part(const struct sum_tree *sum_tree, struct random_state *
         double unit = random_unit(random);
         targets[i] = total * (stratified ? ((double)(first + i) + unit) / (double)n : unit);
     }
-    descend(sum_tree, targets, count, leaves);
+    sum_tree_find(sum_tree, targets, count, leaves);
 }
 
 void sum_tree_sample(const struct sum_tree *sum_tree, struct random_state *random, uint32_t n, bool stratified,

@@ -237,8 +237,6 @@ uint32_t reservation_part(const struct reservation *reservation);
  * part. */
 int table_commit_part(struct table *table, struct reservation *reservation, const double *priorities, uint64_t *ids);
 double table_priority_limit(const struct table *table); /* the largest that table_check_priorities finds good */
-/* Whether a batch is between its parts. Until it is done settings must not change, and no reset begins. */
-bool table_is_amid_parts(const struct table *table);
 
 /* ---- the end of its data ----
  * Nothing enters a closed table, neither items nor steps: ERROR_CLOSED, with the reason. Samples, updates, deletions and

@@ -265,10 +265,6 @@ int table_commit_part(struct table *table, struct reservation *reservation, cons
     return (int)n;
 }
 
-bool table_is_amid_parts(const struct table *table) {
-    return table->entering > 0 || table->drawing > 0;
-}
-
 int table_commit(struct table *table, struct reservation *reservation, const double *priorities, uint64_t *ids,
                  struct error *error) {
     uint32_t n = reservation->n;

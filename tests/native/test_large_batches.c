@@ -1,5 +1,6 @@
 /* Tests of batches that are done in parts: the server works at them turn by turn, answers others meanwhile, and whoever goes in
  * the midst of one takes nothing along. */
+#include "replay/table_state.h"
 #include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_registry.h"
 #include "server_stage.h"
@@ -18,6 +19,11 @@ static uint64_t size_of_t(void) {
     struct table_info info;
     table_info(table_t(), &info);
     return info.size;
+}
+
+/* Whether a batch is between its parts. */
+static bool is_amid_parts(const struct table *table) {
+    return table->entering > 0 || table->drawing > 0;
 }
 
 static void one_turn(void) {
@@ -95,12 +101,12 @@ static void others_are_answered_while_a_million_items_are_added_changed_drawn_an
 
 /* Turns until some of the batch have entered, but not all. */
 static void until_amid_parts(void) {
-    for (int turns = 0; !table_is_amid_parts(table_t()); turns++) {
+    for (int turns = 0; !is_amid_parts(table_t()); turns++) {
         CHECK(turns < 1000000);
         one_turn();
     }
     one_turn();
-    CHECK(table_is_amid_parts(table_t()));
+    CHECK(is_amid_parts(table_t()));
 }
 
 static void whoever_vanishes_amid_parts_leaves_what_has_entered_and_lets_changes_go_on(void) {
@@ -114,11 +120,11 @@ static void whoever_vanishes_amid_parts_leaves_what_has_entered_and_lets_changes
     say(other, "REPLAY.RESET t\r\n");
     one_turn();
     one_turn();
-    CHECK(!has_answer(other) && table_is_amid_parts(table_t()) && size_of_t() >= entered);
+    CHECK(!has_answer(other) && is_amid_parts(table_t()) && size_of_t() >= entered);
     memory_peer_vanish(worker);
     settle();
     CHECK(received(other, "+OK\r\n"));
-    CHECK(!table_is_amid_parts(table_t()) && size_of_t() == 0);
+    CHECK(!is_amid_parts(table_t()) && size_of_t() == 0);
     send_floats(other, 100);
     settle();
     CHECK(received_prefix(other, "$800\r\n"));
@@ -183,7 +189,7 @@ static void a_queue_keeps_room_for_what_has_still_to_enter(void) {
     struct reservation *large = reserve_numbers(table, MANY, 0);
     CHECK(table_begin_commit(table, large, &error) == 0);
     CHECK(table_commit_part(table, large, NULL, ids) > 0);
-    CHECK(table_is_amid_parts(table));
+    CHECK(is_amid_parts(table));
     CHECK(table_admits(table, 100) == 10 && !table_can_add(table, 11, &error));
     struct reservation *small = reserve_numbers(table, 10, MANY);
     CHECK(table_commit(table, small, NULL, ids, &error) == 0);
@@ -197,7 +203,7 @@ static void a_queue_keeps_room_for_what_has_still_to_enter(void) {
         CHECK(table_commit_part(table, large, NULL, ids + entered) == (int)part);
         entered += part;
     }
-    CHECK(!table_is_amid_parts(table) && table_admits(table, 1) == 0);
+    CHECK(!is_amid_parts(table) && table_admits(table, 1) == 0);
     table_free(table);
 }
 
@@ -211,7 +217,7 @@ static void what_is_given_up_amid_parts_leaves_room_again(void) {
     table_info(table, &info);
     uint64_t entered = info.size;
     reservation_release(large);
-    CHECK(!table_is_amid_parts(table) && table_admits(table, MANY) == MANY - entered);
+    CHECK(!is_amid_parts(table) && table_admits(table, MANY) == MANY - entered);
     table_info(table, &info);
     CHECK(info.size == entered && info.added == entered && info.reserved_slots == 0);
     table_free(table);
@@ -235,7 +241,7 @@ static void draws_that_were_let_through_are_not_taken_by_others(void) {
     CHECK(number_of(table, slots[0]) == 1010);
     table_unpin(table, slots, 1000);
     table_end_sample(table, MANY - 10 - 2000); /* given up: others may have them */
-    CHECK(!table_is_amid_parts(table) && table_can_sample(table, MANY - 2010, true, &error));
+    CHECK(!is_amid_parts(table) && table_can_sample(table, MANY - 2010, true, &error));
     CHECK(table_begin_sample(table, MANY - 2010, 0, true, &error) == 0);
     table_reset(table); /* as if all had been deleted by others */
     CHECK(table_sample_part(table, 1000, slots, ids, NULL, NULL, &error) == -1);

@@ -332,8 +332,7 @@ static void the_abstract_socket_wants_a_nonce_that_was_told_to_a_client_of_this_
 
 static void a_nonce_does_not_replace_the_password(void) {
     open_sharing_server();
-    struct error error;
-    CHECK(server_config_set(server, "requirepass", "secret", true, &error) == 0);
+    CHECK(begins(connect_as("127.0.0.1", false, false), "CONFIG SET requirepass secret\r\n", "+OK\r\n"));
     struct memory_peer *tcp = connect_as("127.0.0.1", false, false), *near = connect_as("n", true, true);
     char nonce[CLIENT_NONCE_BYTES + 1], request[64];
     CHECK(begins(tcp, "REPLAY.SHARE\r\n", "-NOAUTH ") && begins(tcp, "AUTH secret\r\n", "+OK\r\n"));

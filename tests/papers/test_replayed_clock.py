@@ -299,7 +299,6 @@ def test_a_thousand_actors_are_estimated_with_their_spread_and_the_learners_shar
     # 1,000 additions of 1 ms each, one after the other, and 500 times the learner's work of 2 actors.
     assert thousand.duration_s.median > 500
     assert thousand.learner_share.median > eight.learner_share.median
-    assert thousand.full_dollars > thousand.cost.median * 3
 
 
 def test_a_function_of_1024_mb_has_058_of_a_processor() -> None:

@@ -376,8 +376,6 @@ class Estimate:
     """C_k, dollars of use."""
     learner_share: Spread
     cold: Spread
-    full_dollars: float
-    """Of all rounds of one play, in the column `full` (median)."""
 
 
 def estimate(
@@ -393,20 +391,16 @@ def estimate(
 
     `bill` tells prices, profile and warm instances; it is left as it is.
     """
-    played, full = [], []
+    played = []
     for repetition in range(repetitions):
         one = replay(measurements, [actors] * rounds, stage, bill.prices.profile(bill.profile), seed + repetition)
-        whole = Bill(bill.prices, bill.profile, "full", bill.provisioned, bill.memory_mb)
-        whole.add(*(each for simulated in one for each in simulated.invocations))
         played += one
-        full.append(whole.dollars)
     return Estimate(
         actors,
         Spread.of([each.duration_s for each in played]),
         Spread.of([each.cost for each in played]),
         Spread.of([each.learner_share for each in played]),
         Spread.of([each.cold for each in played]),
-        statistics.median(full),
     )
 
 

@@ -443,9 +443,3 @@ void config_apply(struct server *server) {
     server->least_output_limit = output_limits_least(config->output_limits);
     EACH_SUBSYSTEM(configure, server);
 }
-
-int server_config_set(struct server *server, const char *name, const char *value, bool live, struct error *error) {
-    if (config_assign(&server->config, name, value, live, error) < 0) return -1;
-    config_apply(server);
-    return 0;
-}

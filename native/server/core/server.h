@@ -270,8 +270,6 @@ struct server *server_new(const struct server_config *config, struct error *erro
 void server_free(struct server *server);
 
 void server_config_defaults(struct server_config *config);
-/* Sets one setting by its CONFIG name; what may be changed only at start is refused when `live`. */
-int server_config_set(struct server *server, const char *name, const char *value, bool live, struct error *error);
 
 /* The events that a transport must be made with, to serve this server. */
 const struct transport_events *server_events(struct server *server);
