@@ -152,7 +152,7 @@ def serve_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--maxmemory", metavar="BYTES", help="limit of the key-value store, e.g. 2gb (default 0: none)")
     parser.add_argument("--maxclients", type=int, metavar="N", help="connections at a time")
-    parser.add_argument("--dir", metavar="PATH", help="where files are written")
+    parser.add_argument("--dir", metavar="PATH", help="where files are written: a folder that exists")
     parser.add_argument(
         "--restore",
         metavar="FILE",

@@ -58,7 +58,8 @@ class Cluster(Members):
         port: of the first shard, the others have those that follow; 0 = any free ports.
         password: clients must send it; `url` contains it.
         directory: the shards' files are in folders of it (`shard-0`, …), with the topology (`cluster.json`): a cluster
-            that is started there again has the same slots. None = a temporary one.
+            that is started there again has the same slots. It is made if it is missing. None = a temporary
+            one.
         maxmemory: bytes of the key-value store of each shard, 0 = no limit.
         config: further settings of each shard, as for CONFIG SET.
         announce: the address that clients are told; None = `host`.

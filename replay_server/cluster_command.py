@@ -84,7 +84,8 @@ def _start_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--announce", metavar="HOST", help="what clients are told in place of --host")
     parser.add_argument("--config", metavar="FILE.toml", help="settings and tables, as for serve; options here win")
-    parser.add_argument("--dir", metavar="PATH", help="where files are written: a folder a shard, and the topology")
+    about = "where files are written: a folder a shard, and the topology; made if it is missing"
+    parser.add_argument("--dir", metavar="PATH", help=about)
     parser.add_argument("--maxmemory", metavar="BYTES", help="limit of each shard's key-value store, e.g. 2gb")
     parser.add_argument("--password-file", metavar="PATH", help="file whose first line is the password")
     parser.add_argument(

@@ -146,7 +146,7 @@ class Server:
         port: 0 = any free port, -1 = no TCP.
         unix: path of an additional unix socket, None = none.
         password: clients must send it; `url` contains it.
-        directory: for the server's files, such as snapshots; None = the current directory.
+        directory: of the server's files, such as snapshots. It must exist. None = the current directory.
         maxmemory: bytes that the key-value store may hold, 0 = no limit.
         transport: "kernel"; or "dpdk" or "fstack" if the package was built with them. For these two, the device and
             its address are settings ("dpdk-device", "dpdk-address"; docs/nic-host.md), and an admin port is open
