@@ -16,7 +16,6 @@ NOT_RESULTS = {
 EXCEPTIONS = {
     "README.md": {
         "#": "rows of docs/benchmarks.md, each with its file in its last column",
-        "on two cores of an AMD EPYC, nothing else running": "rows of docs/results.md",
     },
     "docs/benchmarks.md": {
         "section": "what is measured",
