@@ -1,6 +1,6 @@
 """What an actor writes: each frame once, as a step of its environment's stream, and transitions that see them.
 
-The writer (`replay_server.n_step_writer`) makes a transition's initial priority, of the values that the actor has computed.
+The writer (`replay_server.n_step_writer`) makes the initial priorities, of the values that the actor has computed.
 """
 
 from __future__ import annotations

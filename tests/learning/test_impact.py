@@ -17,8 +17,8 @@ from replay_server.learner import impact  # noqa: E402
 from replay_server.learner.circular_buffer import circular_buffer  # noqa: E402
 from replay_server.learner.impact import PROFILES, Impact, ImpactSettings  # noqa: E402
 from replay_server.learner.policy_checkpoint import read_policy_checkpoint, write_policy_checkpoint  # noqa: E402
-from replay_server.rl.profiles import apply_profile  # noqa: E402
 from replay_server.rl.policy_spec import policy_spec  # noqa: E402
+from replay_server.rl.profiles import apply_profile  # noqa: E402
 from replay_server.rl.returns import v_trace  # noqa: E402
 
 SETTINGS = ImpactSettings(env="CartPole-v1", steps=16, hidden=16, minibatch_size=24, seed=5, passes=3, buffer_batches=2)

@@ -18,8 +18,8 @@ from replay_server.learner.checkpoint import newest_checkpoint  # noqa: E402
 from replay_server.learner.finite_checks import Diverged  # noqa: E402
 from replay_server.learner.policy_checkpoint import read_policy_checkpoint, write_policy_checkpoint  # noqa: E402
 from replay_server.learner.ppo import PROFILES, Ppo, PpoSettings  # noqa: E402
-from replay_server.rl.profiles import apply_profile  # noqa: E402
 from replay_server.rl.policy_spec import policy_spec  # noqa: E402
+from replay_server.rl.profiles import apply_profile  # noqa: E402
 from replay_server.rl.weights import module_arrays  # noqa: E402
 
 SETTINGS = PpoSettings(env="CartPole-v1", steps=32, hidden=16, iterations=2, minibatch_size=24, seed=5)

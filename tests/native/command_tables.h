@@ -10,8 +10,8 @@
 #include "command_grammar.h"
 #include "replay/codec.h"
 #include "server/core/server.h"
-#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_registry.h"
+#include "server/replay/replay_subsystem.h"
 
 #define TABLES 4u
 #define MOST_ITEMS 64u

@@ -1,8 +1,8 @@
 /* Tests of batches that are done in parts: the server works at them turn by turn, answers others meanwhile, and whoever goes in
  * the midst of one takes nothing along. */
 #include "replay/table_state.h"
-#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_registry.h"
+#include "server/replay/replay_subsystem.h"
 #include "server_stage.h"
 
 #define ITEMS (1u << 20)

@@ -2,8 +2,8 @@
  * served, one change after the other, and who waits is told why. */
 #include <inttypes.h>
 
-#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_registry.h"
+#include "server/replay/replay_subsystem.h"
 #include "server_stage.h"
 
 #define MANY 300000u

@@ -1,8 +1,8 @@
 /* Tests that no turn of the loop lasts longer than a millisecond, by a clock that counts work: each look at it takes as long as
  * the largest piece that is done between two looks. So the tests see how many pieces one turn does, on any machine. */
 #include "base/clock.h"
-#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_registry.h"
+#include "server/replay/replay_subsystem.h"
 #include "server_stage.h"
 #include "store/store.h"
 

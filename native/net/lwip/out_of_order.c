@@ -37,12 +37,13 @@ static void give_back(struct out_of_order *early, struct out_of_order_block *blo
     pool.free = block;
 }
 
-static bool begin_block(struct out_of_order *early, struct out_of_order_block **link, struct received *received, uint32_t left,
-                        uint32_t right) {
+static bool begin_block(struct out_of_order *early, struct out_of_order_block **link, struct received *received,
+                        uint32_t left, uint32_t right) {
     struct out_of_order_block *block = pool.free;
     if (!block || early->blocks == OUT_OF_ORDER_BLOCKS_MOST) return false;
     pool.free = block->next;
-    *block = (struct out_of_order_block){.left = left, .right = right, .first = received, .last = received, .next = *link};
+    *block =
+        (struct out_of_order_block){.left = left, .right = right, .first = received, .last = received, .next = *link};
     *link = early->newest = block;
     early->blocks++;
     early->frames++;
@@ -117,7 +118,8 @@ void out_of_order_drop(struct out_of_order *early) {
 uint32_t out_of_order_report(const struct out_of_order *early, struct out_of_order_range ranges[OUT_OF_ORDER_RANGES]) {
     uint32_t count = 0;
     if (early->newest) ranges[count++] = (struct out_of_order_range){early->newest->left, early->newest->right};
-    for (const struct out_of_order_block *block = early->first; block && count < OUT_OF_ORDER_RANGES; block = block->next)
+    for (const struct out_of_order_block *block = early->first; block && count < OUT_OF_ORDER_RANGES;
+         block = block->next)
         if (block != early->newest) ranges[count++] = (struct out_of_order_range){block->left, block->right};
     return count;
 }

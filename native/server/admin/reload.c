@@ -21,8 +21,8 @@
 #include "server/core/service_manager.h"
 #include "server/durability/append_log.h"
 #include "server/durability/durability_subsystem.h"
-#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_registry.h"
+#include "server/replay/replay_subsystem.h"
 
 struct reload {
     struct server *server;

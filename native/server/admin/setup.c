@@ -8,8 +8,8 @@
 #include "base/memory.h"
 #include "base/msgpack.h"
 #include "server/core/config.h"
-#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_registry.h"
+#include "server/replay/replay_subsystem.h"
 
 #define SETUP_MOST_BYTES (16u << 20)
 #define SETUP_MOST_WORDS 1024u

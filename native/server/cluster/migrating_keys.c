@@ -53,7 +53,8 @@ uint64_t migrating_keys_step(struct server *server) {
     struct migrating_keys *migrating = &server->cluster->migrating;
     if (migrating->holder && server->now_us < migrating->until_us) return migrating->until_us;
     if (migrating->holder) client_close(migrating->holder);
-    for (uint32_t left = migrating->waiting.length; left > 0 && migrating->waiting.head && !server->exclusive.on; left--) {
+    for (uint32_t left = migrating->waiting.length; left > 0 && migrating->waiting.head && !server->exclusive.on;
+         left--) {
         struct client *client = migrating->waiting.head;
         client_unblock(client);
         client_resume_request(client);
@@ -78,7 +79,8 @@ void cluster_hold(struct client *client) {
     for (uint32_t i = 2; i < client->argc; i++) {
         const struct resp_argument *key = &client->argv[i];
         uint32_t hash = dict_hash(key->data, key->length);
-        if (dict_peek(&migrating->keys, hash, key->data, key->length) || dict_add(&migrating->keys, hash, key->data, key->length))
+        if (dict_peek(&migrating->keys, hash, key->data, key->length) ||
+            dict_add(&migrating->keys, hash, key->data, key->length))
             continue;
         migrating_keys_release(migrating);
         reply_error(client, "OOM no memory to hold %" PRIu32 " keys", count);

@@ -1,4 +1,4 @@
-/* exclusive_execution: scripts and transactions. They run in slices, and no command of another client may run in between.
+/* exclusive_execution: scripts and transactions run in slices, and no command of another client runs in between.
  *
  * Between two slices the loop serves transports and timers. Other clients' requests wait. After busy-reply-threshold they are
  * refused as BUSY, except those that can end the script, such as SCRIPT KILL. */

@@ -46,10 +46,10 @@ extern const struct subsystem *const server_subsystems[];
 
 /* Calls a function of every subsystem that has it, in their order. */
 #define EACH_SUBSYSTEM(function, ...)                                                  \
-    do {                                                                          \
+    do {                                                                               \
         for (const struct subsystem *const *each = server_subsystems; *each; each++) { \
-            if ((*each)->function) (*each)->function(__VA_ARGS__);                \
-        }                                                                         \
+            if ((*each)->function) (*each)->function(__VA_ARGS__);                     \
+        }                                                                              \
     } while (0)
 
 bool subsystems_create(struct server *server);

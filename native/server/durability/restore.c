@@ -21,8 +21,8 @@
 #include "server/redis/script/functions.h"
 #include "server/replay/gradients_registry.h"
 #include "server/replay/replay_follow.h"
-#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_registry.h"
+#include "server/replay/replay_subsystem.h"
 #include "server/replay/weights_registry.h"
 #include "store/store.h"
 

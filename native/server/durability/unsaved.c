@@ -8,8 +8,8 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/replay/cmd_replay.h"
-#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_registry.h"
+#include "server/replay/replay_subsystem.h"
 
 struct saved_table *saved_tables_note(const struct replay_registry *registry) {
     struct saved_table *saved = NULL;

@@ -5,8 +5,8 @@
 #include "server/core/server.h"
 #include "server/metrics/families.h"
 #include "server/replay/gradients_registry.h"
-#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_registry.h"
+#include "server/replay/replay_subsystem.h"
 #include "server/replay/weights_registry.h"
 #include "store/store.h"
 

@@ -26,8 +26,8 @@
 #include "server/redis/acl/acl.h"
 #include "server/redis/redis_subsystem.h"
 #include "server/replay/replay_cold.h"
-#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_registry.h"
+#include "server/replay/replay_subsystem.h"
 
 /* ---- signals ---------------------------------------------------------------------------------------- */
 

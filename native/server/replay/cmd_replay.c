@@ -12,8 +12,8 @@
 #include "server/core/server.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
-#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_rows.h"
+#include "server/replay/replay_subsystem.h"
 
 /* ---- tables -------------------------------------------------------------------------------------------------------- */
 

@@ -8,8 +8,8 @@
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
 #include "server/replay/replay_columns.h"
-#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_streams.h"
+#include "server/replay/replay_subsystem.h"
 
 #define CODING_SLICE_US 300u /* of one turn, for compressing what is appended */
 #define STREAMS 3

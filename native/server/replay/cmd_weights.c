@@ -7,8 +7,8 @@
 #include "server/core/command_table.h"
 #include "server/core/server.h"
 #include "server/core/upcalls.h"
-#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_rows.h"
+#include "server/replay/replay_subsystem.h"
 #include "server/replay/weights_registry.h"
 #include "store/store.h"
 

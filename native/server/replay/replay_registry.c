@@ -12,8 +12,8 @@
 #include "server/replay/replay_cold.h"
 #include "server/replay/replay_large_batch.h"
 #include "server/replay/replay_log.h"
-#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_streams.h"
+#include "server/replay/replay_subsystem.h"
 
 struct replay_registry *replay_registry_new(struct server *server) {
     struct replay_registry *registry = memory_calloc(1, sizeof *registry);

@@ -7,9 +7,9 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/replay/replay_coded.h"
-#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/replay_source.h"
+#include "server/replay/replay_subsystem.h"
 #include "server/replay/share.h"
 
 /* ---- batches ------------------------------------------------------------------------------------------------------- */

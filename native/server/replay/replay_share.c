@@ -6,9 +6,9 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/core/slices.h"
-#include "server/replay/replay_subsystem.h"
 #include "server/replay/replay_ragged.h"
 #include "server/replay/replay_registry.h"
+#include "server/replay/replay_subsystem.h"
 #include "server/replay/share.h"
 
 #define GATHER_PIECE_BYTES (128u << 10) /* between two looks at the clock */

@@ -8,10 +8,10 @@
 #include "server/core/command_table.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/redis_rows.h"
-#include "server/replication/table_replication.h"
 #include "server/replication/epoch.h"
 #include "server/replication/replicas.h"
 #include "server/replication/replication_subsystem.h"
+#include "server/replication/table_replication.h"
 
 /* ---- replicas -------------------------------------------------------------------------------------------------------- */
 
@@ -64,7 +64,8 @@ static bool keeps_its_own(struct client *client, const struct replica *replica) 
 }
 
 /* Whether the history is that of the id, up to the offset, which is that of the first byte wanted. */
-static bool is_of_history(const struct replication_subsystem *replication, const struct resp_argument *id, int64_t offset) {
+static bool is_of_history(const struct replication_subsystem *replication, const struct resp_argument *id,
+                          int64_t offset) {
     if (id->length != REPLICATION_ID_LENGTH) return false;
     if (memcmp(id->data, replication->id, REPLICATION_ID_LENGTH) == 0) return true;
     return memcmp(id->data, replication->former_id, REPLICATION_ID_LENGTH) == 0 && offset <= replication->former_until;

@@ -21,11 +21,11 @@
 #include "server/durability/durability_subsystem.h"
 #include "server/durability/restore.h"
 #include "server/durability/snapshots.h"
-#include "server/replication/table_replication.h"
 #include "server/replication/epoch.h"
 #include "server/replication/received_file.h"
 #include "server/replication/replicas.h"
 #include "server/replication/replication_subsystem.h"
+#include "server/replication/table_replication.h"
 #include "store/store.h"
 
 #define RETRY_US 1000000u

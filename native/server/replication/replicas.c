@@ -13,9 +13,9 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "server/durability/durability_subsystem.h"
-#include "server/replication/table_replication.h"
 #include "server/replication/epoch.h"
 #include "server/replication/received_file.h"
+#include "server/replication/table_replication.h"
 
 #define SENT_AT_ONCE (1u << 20)    /* bytes of changes that are put behind what a replica is being sent … */
 #define SENT_LOW_WATER (256u << 10) /* … once so little of that is left */

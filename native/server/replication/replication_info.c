@@ -1,11 +1,11 @@
 /* replication_info: the lines of INFO replication, which Sentinel reads. */
 #include <inttypes.h>
 
-#include "server/replication/table_replication.h"
 #include "server/replication/epoch.h"
 #include "server/replication/received_file.h"
 #include "server/replication/replicas.h"
 #include "server/replication/replication_subsystem.h"
+#include "server/replication/table_replication.h"
 
 static const char *const state_names[] = {"", "wait_bgsave", "send_bulk", "online"};
 
@@ -59,8 +59,8 @@ void replication_info(const struct client *client, struct text *out) {
     text_append(out,
                 "master_failover_state:%s\r\nmaster_replid:%s\r\nmaster_replid2:%s\r\nmaster_repl_offset:%" PRIu64
                 "\r\nsecond_repl_offset:%" PRId64 "\r\n",
-                failover_names[replication->failover.state], replication->id, replication->former_id, change_stream_end(stream),
-                replication->former_until);
+                failover_names[replication->failover.state], replication->id, replication->former_id,
+                change_stream_end(stream), replication->former_until);
     text_append(out,
                 "master_epoch:%" PRIu64 "\r\nmaster_newest_epoch:%" PRIu64 "\r\nmaster_origin:" EPOCH_ORIGIN_FORMAT
                 "\r\nmaster_fenced:%d\r\n",

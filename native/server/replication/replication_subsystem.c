@@ -8,9 +8,9 @@
 #include "base/random.h"
 #include "server/durability/durability_subsystem.h"
 #include "server/durability/snapshots.h"
-#include "server/replication/table_replication.h"
 #include "server/replication/epoch.h"
 #include "server/replication/replicas.h"
+#include "server/replication/table_replication.h"
 
 #define SECOND_US 1000000u
 

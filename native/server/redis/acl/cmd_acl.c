@@ -7,8 +7,8 @@
 #include "server/core/server.h"
 #include "server/redis/acl/acl.h"
 #include "server/redis/keys/keyspace.h"
-#include "server/redis/redis_subsystem.h"
 #include "server/redis/redis_rows.h"
+#include "server/redis/redis_subsystem.h"
 
 #define GENPASS_MOST_BITS 4096
 #define NAME_SHOWN 128

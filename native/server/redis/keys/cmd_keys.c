@@ -9,8 +9,8 @@
 #include "server/core/output.h"
 #include "server/core/slices.h"
 #include "server/redis/keys/keyspace.h"
-#include "server/redis/redis_subsystem.h"
 #include "server/redis/redis_rows.h"
+#include "server/redis/redis_subsystem.h"
 #include "store/dict_walk.h"
 #include "store/glob.h"
 

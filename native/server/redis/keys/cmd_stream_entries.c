@@ -8,8 +8,8 @@
 #include "server/core/propagate.h"
 #include "server/redis/keys/cmd_stream.h"
 #include "server/redis/pubsub/notify.h"
-#include "server/redis/redis_subsystem.h"
 #include "server/redis/redis_rows.h"
+#include "server/redis/redis_subsystem.h"
 
 /* ---- options of XADD and XTRIM ----------------------------------------------------------------------------------- */
 

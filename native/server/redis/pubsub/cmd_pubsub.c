@@ -4,8 +4,8 @@
 #include "server/core/server.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/pubsub/pubsub.h"
-#include "server/redis/redis_subsystem.h"
 #include "server/redis/redis_rows.h"
+#include "server/redis/redis_subsystem.h"
 
 static const struct {
     const char *subscribed, *unsubscribed;

@@ -9,8 +9,8 @@
 #include "server/core/server.h"
 #include "server/core/upcalls.h"
 #include "server/redis/keys/keyspace.h"
-#include "server/redis/redis_subsystem.h"
 #include "server/redis/redis_rows.h"
+#include "server/redis/redis_subsystem.h"
 #include "server/redis/script/scripts.h"
 #include "store/dict.h"
 
