@@ -111,8 +111,24 @@ static void whatever_is_to_be_done_at_once_shares_the_time_of_one_turn(void) {
     close_server();
 }
 
+static void long_replies_of_scripts_are_made_in_short_turns(const char *script, const char *begins,
+                                                            uint64_t least_turns) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer();
+    eval(peer, script);
+    settle_in_short_turns(least_turns);
+    CHECK(received_prefix(peer, begins));
+    close_server();
+}
+
 int main(void) {
     a_million_items_are_added_changed_drawn_read_and_deleted_in_short_turns();
     whatever_is_to_be_done_at_once_shares_the_time_of_one_turn();
+    if (!has_lua()) return 0;
+    long_replies_of_scripts_are_made_in_short_turns("local t = {} for i = 1, 2^18 do t[i] = i end return t",
+                                                    "*262144\r\n:1\r\n", 64);
+    long_replies_of_scripts_are_made_in_short_turns(
+        "local t = {} for i = 1, 400 do t = {t} end local a = {} for i = 1, 500 do a[i] = t end return a",
+        "*500\r\n*1\r\n", 16);
     return 0;
 }

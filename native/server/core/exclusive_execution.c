@@ -146,6 +146,11 @@ void exclusive_sleep(struct server *server, uint64_t until_us) {
     }
 }
 
+/* A command that was begun in this turn has had its slice. */
+static bool had_slice(const struct server *server) {
+    return server->exclusive.until_us >= server->turn.began_us + LIMIT_TURN_EXCLUSIVE_US;
+}
+
 uint64_t exclusive_step(struct server *server) {
     struct exclusive *exclusive = &server->exclusive;
     if (!exclusive->on || exclusive->abandoned) return CLOCK_NEVER;
@@ -154,6 +159,7 @@ uint64_t exclusive_step(struct server *server) {
         exclusive->busy = true;
         wake_waiting(server);
     }
+    if (had_slice(server)) return 0;
     bool is_left = !exclusive->client->blocked; /* its client has closed, or is about to */
     if (!is_left && server->now_us < exclusive->rests_until_us) return exclusive->rests_until_us;
     exclusive->rests_until_us = 0;

@@ -1,4 +1,7 @@
-/* script_reply: replies of commands as values of Lua, and values of Lua as replies. */
+/* script_reply: replies of commands as values of Lua, and values of Lua as replies.
+ *
+ * Both may take many turns, in which what is there of a reply is sent. A value rests before it is written, never behind:
+ * so no turn of this file lies between the end of a reply and the record of what its script has changed. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -206,12 +209,13 @@ static void send_string(lua_State *lua, struct client *client) {
     reply_bulk(client, text, length);
 }
 
-static size_t count_pairs(lua_State *lua) {
+static size_t count_pairs(lua_State *lua, struct script_engine *engine) {
     size_t count = 0;
     lua_pushnil(lua);
     while (lua_next(lua, -2)) {
         lua_pop(lua, 1);
         count++;
+        script_work_outside(engine, 0);
     }
     return count;
 }
@@ -237,6 +241,7 @@ static void send_array(lua_State *lua, struct script_engine *engine) {
         bool ends = lua_isnil(lua, -1);
         lua_pop(lua, 1);
         if (ends) break;
+        script_work_outside(engine, 0);
     }
     reply_array(client, count);
     for (size_t i = 1; i <= count; i++) {
@@ -299,10 +304,10 @@ static bool send_typed(lua_State *lua, struct script_engine *engine) {
     } else if (push_field(lua, "double", LUA_TNUMBER)) {
         reply_double(client, lua_tonumber(lua, -1));
     } else if (push_field(lua, "map", LUA_TTABLE)) {
-        reply_map(client, count_pairs(lua));
+        reply_map(client, count_pairs(lua, engine));
         send_pairs(lua, engine, true);
     } else if (push_field(lua, "set", LUA_TTABLE)) {
-        reply_set(client, count_pairs(lua));
+        reply_set(client, count_pairs(lua, engine));
         send_pairs(lua, engine, false);
     } else if (push_field(lua, "big_number", LUA_TSTRING)) {
         send_big_number(lua, client);
@@ -326,6 +331,7 @@ static void send_value(lua_State *lua, struct script_engine *engine) {
         lua_pop(lua, 1);
         return;
     }
+    script_work_outside(engine, lua_type(lua, -1) == LUA_TSTRING ? lua_objlen(lua, -1) : 0);
     switch (lua_type(lua, -1)) {
     case LUA_TSTRING: send_string(lua, client); break;
     case LUA_TNUMBER: {
