@@ -9,9 +9,11 @@
 #include "base/words.h"
 #include "replay/table_state.h"
 
-#define VALUES_BETWEEN_LOOKS 8u /* at the clock, while steps are coded */
-#define BYTES_BETWEEN_LOOKS (64u << 10) /* the same, while ragged values are copied */
-#define VALUE_COST_BYTES 256u /* a value costs about as much as copying so many bytes, however short it is */
+#define CODED_BYTES_BETWEEN_LOOKS (32u << 10) /* at the clock, while steps are coded */
+#define BYTES_BETWEEN_LOOKS (64u << 10) /* the same, while ragged values, or blocks, are copied */
+#define VALUE_COST_BYTES \
+    256u /* a value, or a block, costs about as much as copying so many bytes, however short it is */
+#define PLACED_BYTES (256u << 10) /* of steps that are given slots at once; short ones count as above */
 
 /* ---- staging ------------------------------------------------------------------------------------------------------- */
 
@@ -118,14 +120,14 @@ struct reservation *reservation_new(struct table *table, struct slot_store *stor
         return NULL;
     }
     if (placed) take_slots(reservation, 0, n);
+    reservation->taken = placed ? n : 0;
     reservation->placed = placed;
     return reservation;
 }
 
 void reservation_unresolve(struct reservation *reservation, uint32_t first) {
-    for (uint32_t i = first; reservation->resolved && i < reservation->n; i++)
-        slot_store_drop_list(reservation->store, reservation_list(reservation, i));
-    reservation->resolved = reservation->resolved && first > 0;
+    for (; reservation->resolved > first; reservation->resolved--)
+        slot_store_drop_list(reservation->store, reservation_list(reservation, reservation->resolved - 1));
 }
 
 /* Where the ragged value of a place is; NULL: none was given. */
@@ -163,16 +165,18 @@ void reservation_hand_over_ragged(struct reservation *reservation, uint32_t firs
 static void give_up(struct reservation *reservation, uint32_t first) {
     reservation_unresolve(reservation, first);
     if (reservation->store->ragged) drop_ragged(reservation, first);
-    for (uint32_t i = reservation->n; reservation->placed && i-- > first;)
-        slot_store_unreserve(reservation->store, reservation->slots[i]);
+    for (; reservation->taken > first; reservation->taken--)
+        slot_store_unreserve(reservation->store, reservation->slots[reservation->taken - 1]);
 }
 
 void reservation_release(struct reservation *reservation) {
+    struct table *table = reservation->table;
     uint32_t left = reservation->n - reservation->entered;
     give_up(reservation, reservation->entered);
+    table->keeping -= reservation->keeps;
     if (reservation->admitted) {
-        rate_limiter_not_added(&reservation->table->limiter, left);
-        reservation->table->entering -= left;
+        rate_limiter_not_added(&table->limiter, left);
+        table->entering -= left;
     }
     reservation_end(reservation);
 }
@@ -185,11 +189,17 @@ void reservation_shorten(struct reservation *reservation, uint32_t n) {
 
 /* ---- landing ------------------------------------------------------------------------------------------------------- */
 
+/* Whether values of a column go to staging now. Those of steps that have their slots do only to be compressed. */
+static bool lands_apart(const struct reservation *reservation, uint32_t column) {
+    bool is_coded = coded_columns_has(&reservation->store->coded, column);
+    return column_set_has(&reservation->apart, column) && (is_coded || !reservation->placed);
+}
+
 void reservation_landing(struct reservation *reservation, uint32_t column, uint8_t **base, size_t *stride,
                          const uint32_t **slots) {
     const struct slot_store *store = reservation->store;
     assert(column < store->columns && store->value_bytes[column]);
-    if (column_set_has(&reservation->apart, column)) {
+    if (lands_apart(reservation, column)) {
         *base = staging_column(reservation, column);
         *stride = store->value_bytes[column];
         *slots = NULL;
@@ -207,7 +217,7 @@ static void fill_part(struct reservation *reservation, uint32_t column, uint32_t
     size_t bytes = store->value_bytes[column];
     assert(column < store->columns);
     if (bytes == 0) return;
-    if (column_set_has(&reservation->apart, column)) {
+    if (lands_apart(reservation, column)) {
         memcpy(staging_column(reservation, column) + first * bytes, values, count * bytes);
         column_set_add(&reservation->staged, column);
     } else {
@@ -219,13 +229,44 @@ void reservation_fill(struct reservation *reservation, uint32_t column, const vo
     fill_part(reservation, column, 0, reservation->n, values);
 }
 
-void reservation_place(struct reservation *reservation, uint32_t first, uint32_t count) {
+/* Copies values out of staging, which stay there where they are still to be compressed. */
+static void place_values(struct reservation *reservation, uint32_t first, uint32_t count) {
     const struct slot_store *store = reservation->store;
-    take_slots(reservation, first, count);
     COLUMN_SET_EACH(column, &reservation->staged) {
         const uint8_t *values = staging_column(reservation, column) + first * store->value_bytes[column];
-        column_arrays_scatter(&store->arrays, column, reservation->slots + first, count, values);
+        if (!coded_columns_has(&store->coded, column))
+            column_arrays_scatter(&store->arrays, column, reservation->slots + first, count, values);
     }
+}
+
+void reservation_place(struct reservation *reservation, uint32_t first, uint32_t count) {
+    take_slots(reservation, first, count);
+    place_values(reservation, first, count);
+}
+
+static void forget_placed(struct reservation *reservation) {
+    COLUMN_SET_EACH(column, &reservation->staged)
+    if (!coded_columns_has(&reservation->store->coded, column)) column_set_remove(&reservation->staged, column);
+}
+
+int reservation_place_steps(struct reservation *reservation, struct error *error) {
+    struct slot_store *store = reservation->store;
+    uint32_t left = reservation->n - reservation->taken,
+             most = (uint32_t)(PLACED_BYTES / (store->plain_bytes + VALUE_COST_BYTES)) + 1;
+    uint32_t count = left < most ? left : most;
+    if (reservation->placed) return 0;
+    if (slot_store_free_slots(store) < count) {
+        return error_set(error, ERROR_LIMIT,
+                         "no room for %" PRIu32 " steps of table '%s': %" PRIu32 " are in it; append fewer at once",
+                         left, reservation->table->config.name, store->occupied);
+    }
+    if (table_back_slots(reservation->table, store, count, error)) return -1;
+    reservation_place(reservation, reservation->taken, count);
+    reservation->taken += count;
+    if (reservation->taken < reservation->n) return 1;
+    forget_placed(reservation);
+    reservation->placed = true;
+    return 0;
 }
 
 /* ---- ragged columns ------------------------------------------------------------------------------------------------ */
@@ -332,10 +373,16 @@ static int check_sizes(const struct reservation *reservation, uint32_t column, c
     const struct slot_store *store = reservation->store;
     bool is_coded = coded_columns_has(&store->coded, column);
     size_t total = 0, most = store->value_bytes[column];
+    uint32_t largest = 0, least = UINT32_MAX;
     for (uint32_t i = 0; i < reservation->n; i++) {
+        uint32_t size = u32_at(sizes, i);
+        total += size;
+        largest = size > largest ? size : largest;
+        least = size < least ? size : least;
+    }
+    for (uint32_t i = 0; largest > most || (!is_coded && least < most); i++) {
         size_t size = u32_at(sizes, i);
         if (size > most || (!is_coded && size < most)) return refuse_block(reservation, column, i, size, error);
-        total += size;
     }
     return length == total ? 0
                            : error_set(error, ERROR_BADSHAPE, "expected %zu bytes of blocks for column '%s', got %zu",
@@ -346,6 +393,7 @@ int reservation_fill_coded(struct reservation *reservation, uint32_t column, con
                            size_t length, uint64_t deadline_us, struct error *error) {
     struct slot_store *store = reservation->store;
     if (reservation->filled == 0 && check_sizes(reservation, column, sizes, length, error)) return -1;
+    size_t copied = 0;
     while (reservation->filled < reservation->n) {
         uint32_t index = reservation->filled;
         const uint8_t *block = blocks + reservation->filled_bytes;
@@ -355,9 +403,10 @@ int reservation_fill_coded(struct reservation *reservation, uint32_t column, con
         else if (coded_columns_put(&store->coded, column, reservation->slots[index], block, size))
             return refuse_pool(reservation, error);
         reservation->filled_bytes += size;
-        if (++reservation->filled % VALUES_BETWEEN_LOOKS == 0 && deadline_us != CLOCK_NEVER &&
-            clock_monotonic_us() >= deadline_us && reservation->filled < reservation->n)
-            return 1;
+        copied += size + VALUE_COST_BYTES;
+        if (++reservation->filled == reservation->n || copied < BYTES_BETWEEN_LOOKS) continue;
+        if (deadline_us != CLOCK_NEVER && clock_monotonic_us() >= deadline_us) return 1;
+        copied = 0;
     }
     reservation->filled = 0;
     reservation->filled_bytes = 0;
@@ -388,12 +437,15 @@ static uint32_t first_uncoded(const struct reservation *reservation) {
 int reservation_code(struct reservation *reservation, uint64_t deadline_us, struct error *error) {
     assert(reservation->placed);
     uint32_t column;
+    size_t coded_bytes = 0;
     while ((column = first_uncoded(reservation)) < TABLE_MAX_COLUMNS) {
         while (reservation->coded < reservation->n) {
             if (code_value(reservation, column, reservation->coded, error)) return -1;
-            if (++reservation->coded % VALUES_BETWEEN_LOOKS == 0 && deadline_us != CLOCK_NEVER &&
-                clock_monotonic_us() >= deadline_us)
-                return 1;
+            reservation->coded++;
+            coded_bytes += reservation->store->value_bytes[column] + VALUE_COST_BYTES;
+            if (coded_bytes < CODED_BYTES_BETWEEN_LOOKS) continue;
+            if (deadline_us != CLOCK_NEVER && clock_monotonic_us() >= deadline_us) return 1;
+            coded_bytes = 0;
         }
         column_set_remove(&reservation->staged, column);
         column_set_remove(&reservation->unchecked, column);

@@ -25,15 +25,17 @@ struct reservation {
     struct reservation *next; /* in the pool */
     uint32_t n, room;
     uint32_t laid; /* values of each column that staging was laid out for */
-    bool placed; /* slots[] are reserved */
-    bool resolved; /* the items' lists of steps hold references */
+    uint32_t taken; /* slots[] that are reserved: the first ones. Of items without slots of their own yet: 0 */
+    bool placed; /* all are */
+    uint32_t resolved; /* items, the first ones, whose lists of steps hold references */
     uint8_t *staging; /* NULL: no column lands there */
     size_t staging_bytes;
     struct column_set apart; /* columns that have a place in staging */
     struct column_set staged; /* of those: the ones whose values lie there and are still to be copied or compressed */
     struct column_set unchecked; /* columns that came as blocks that nobody has looked into */
     bool admitted; /* the limiter has counted all n; those that have not entered are among the table's `entering` */
-    uint32_t entered; /* items that have: the first ones */
+    uint32_t entered; /* items, or steps, that have: the first ones */
+    uint32_t keeps; /* steps: how many more their streams will hold than they do; among the table's `keeping` */
     uint32_t most_in_part; /* of those that were admitted: how many enter at once */
     double default_priority; /* theirs where none are given */
     uint32_t filled; /* blocks of the column that is being filled */

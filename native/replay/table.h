@@ -334,6 +334,9 @@ struct reservation *table_reserve_steps(struct table *table, uint32_t n, struct 
  * before another column; -1: the sizes, or their sum, cannot be. */
 int reservation_fill_coded(struct reservation *reservation, uint32_t column, const void *sizes, const uint8_t *blocks,
                            size_t length, uint64_t deadline_us, struct error *error);
+/* Of more steps than get slots at once: gives some of the others theirs. 0: all have them; 1: there is more to do; -1: none are
+ * left. To be called before fill_coded and code; table_append does the rest itself. */
+int reservation_place_steps(struct reservation *reservation, struct error *error);
 /* Compresses the values of a compressed column that landed as they were, and checks the blocks that came, until the
  * clock passes the deadline. 0: all is done; 1: there is more to do; -1: something is no block. table_append does
  * the rest itself, however long it takes. */
@@ -341,6 +344,14 @@ int reservation_code(struct reservation *reservation, uint64_t deadline_us, stru
 /* Appends step i to streams[i]; flags (NULL: none) are of STEP_FIRST and STEP_LAST. On success the reservation is gone. */
 int table_append(struct table *table, struct reservation *reservation, struct stream *const *streams,
                  const uint8_t *flags, struct error *error);
+/* The same in parts, between which the table may be used. First the steps are expected: the next n in these streams, and
+ * so on for all. Then all that may refuse comes: where it does, or another part of the caller's, nothing is to be expected any
+ * more. Then parts enter, in order, with flags that are good; with the last one the reservation is gone. */
+void reservation_expect(struct reservation *reservation, uint32_t n, struct stream *const *streams);
+void reservation_expect_nothing(struct reservation *reservation);
+int table_begin_append(struct table *table, struct reservation *reservation, struct error *error);
+void table_append_part(struct table *table, struct reservation *reservation, uint32_t n, struct stream *const *streams,
+                       const uint8_t *flags);
 /* What a ragged window shows of an item: steps of one episode of its stream, consecutive ones. */
 struct table_span {
     uint64_t first, count;
@@ -353,6 +364,10 @@ struct table_spans {
  * stay until the reservation is released or its items have gone. Needed before table_commit in a table with windows. */
 int table_resolve(struct table *table, struct reservation *reservation, struct stream *const *streams,
                   const uint64_t *steps, const struct table_spans *spans, struct error *error);
+/* The same in parts: some of the next n, whose streams and steps these are. `spans` are of all items. Returns how many,
+ * at least one; -1: none is bound any more. */
+int table_resolve_part(struct table *table, struct reservation *reservation, uint32_t n, struct stream *const *streams,
+                       const uint64_t *steps, const struct table_spans *spans, struct error *error);
 /* Where step `index` (0 … max(length, 1) - 1) of a window lies: its bytes, or with compression its block and the block's
  * size. NULL never. */
 const uint8_t *table_window_step(const struct table *table, uint32_t column, uint32_t slot, uint32_t index,

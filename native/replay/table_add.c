@@ -146,7 +146,7 @@ static int check_room(const struct table *table, const struct reservation *reser
     }
     if (!table_has_windows(table)) return 0;
     needed += table->kept_steps * slot_store_mean_bytes(&table->steps);
-    if (!reservation->resolved) {
+    if (reservation->resolved < reservation->n) {
         return error_set(error, ERROR_BADSCHEMA,
                          "table '%s' has windows: its items are made from steps; append steps, then make items of "
                          "them (a writer does both), instead of adding items",
@@ -160,10 +160,12 @@ static int check_room(const struct table *table, const struct reservation *reser
                : 0;
 }
 
-/* Of items that are copied, into their slots or to the journal, so many as take a fraction of a millisecond. */
+/* Of items that are copied, with their lists, into their slots or to the journal, so many as take a fraction of a
+ * millisecond. */
 static uint32_t most_in_part(const struct reservation *reservation) {
     const struct table *table = reservation->table;
     size_t bytes = reservation->placed ? 0 : reservation->store->slot_bytes;
+    if (reservation->resolved) bytes += reservation->store->list_length * sizeof(uint32_t);
     if (table->journal) bytes += reservation->store->slot_bytes + slot_store_mean_bytes(&table->steps);
     if (table->journal) bytes += reservation->ragged_bytes / (reservation->n - reservation->entered);
     if (bytes * PART_ITEMS <= PART_BYTES) return PART_ITEMS;

@@ -56,6 +56,7 @@ struct table {
     struct stream *streams;
     uint64_t stream_count, stream_steps; /* how many, and what their histories are together */
     uint64_t kept_steps;                 /* those that streams hold now */
+    uint64_t keeping;                    /* those that they will hold beside them, of appends on their way */
     struct table_cut *cut; /* a snapshot being taken; NULL: none */
     struct table_journal *journal; /* is told what happens; NULL: nobody is */
     uint64_t changes; /* records of its journals, so far */

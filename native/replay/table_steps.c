@@ -8,6 +8,8 @@
 #include "base/list.h"
 #include "base/memory.h"
 
+#define PART_STEPS 8192u /* that items see which are resolved at once */
+
 bool table_has_windows(const struct table *table) {
     return table->windows.steps > 0;
 }
@@ -40,13 +42,13 @@ struct stream *table_stream_new(struct table *table, uint32_t history, struct er
                   name, table->stream_steps, TABLE_MAX_STREAM_STEPS, history);
         return NULL;
     }
-    struct stream *stream = memory_calloc(1, sizeof *stream + history * sizeof stream->ring[0]);
+    /* Of its history nothing is read before it was written: a megabyte need not be cleared now. */
+    struct stream *stream = memory_alloc(sizeof *stream + history * sizeof stream->ring[0]);
     if (!stream) {
         error_set(error, ERROR_GENERIC, "out of memory for a stream of table '%s'", name);
         return NULL;
     }
-    stream->table = table;
-    stream->history = history;
+    *stream = (struct stream){.table = table, .history = history};
     LIST_PUSH(table->streams, stream, next, previous);
     table->stream_count++;
     table->stream_steps += history;
@@ -100,7 +102,7 @@ struct reservation *table_reserve_steps(struct table *table, uint32_t n, struct 
         table_back_slots(table, &table->steps, n, error)) {
         return NULL;
     }
-    return reservation_new(table, &table->steps, n, true, error);
+    return reservation_new(table, &table->steps, n, n <= TABLE_RESERVED_LIMIT, error);
 }
 
 uint64_t table_bytes(const struct table *table) {
@@ -112,20 +114,35 @@ void table_evict_for_bytes(struct table *table, uint64_t more_bytes) {
     while (table->items.live && table_bytes(table) + more_bytes > table->config.max_bytes) table_make_room(table, 1);
 }
 
-/* Items leave to make room for steps within max_bytes. The steps that streams keep do not leave, so they must fit. */
-static int check_append(const struct table *table, uint32_t n, struct stream *const *streams, const uint8_t *flags,
-                        struct error *error) {
-    uint64_t kept = table->kept_steps;
+void reservation_expect(struct reservation *reservation, uint32_t n, struct stream *const *streams) {
+    uint32_t keeps = 0;
     for (uint32_t i = 0; i < n; i++) {
-        assert(streams[i]->table == table);
-        kept += streams[i]->steps < streams[i]->history;
-        if (flags && flags[i] & ~(STEP_FIRST | STEP_LAST)) {
+        assert(streams[i]->table == reservation->table);
+        keeps += streams[i]->steps < streams[i]->history;
+    }
+    reservation->keeps += keeps;
+    reservation->table->keeping += keeps;
+}
+
+void reservation_expect_nothing(struct reservation *reservation) {
+    reservation->table->keeping -= reservation->keeps;
+    reservation->keeps = 0;
+}
+
+static int check_flags(uint32_t n, const uint8_t *flags, struct error *error) {
+    for (uint32_t i = 0; flags && i < n; i++) {
+        if (flags[i] & ~(STEP_FIRST | STEP_LAST)) {
             return error_set(error, ERROR_GENERIC,
                              "expected flags of 1 (first of an episode) and 2 (last), got %u at index %" PRIu32,
                              flags[i], i);
         }
     }
-    uint64_t max_bytes = table->config.max_bytes;
+    return 0;
+}
+
+/* Items leave to make room for steps within max_bytes. The steps that streams keep do not leave, so they must fit. */
+static int check_kept(const struct table *table, struct error *error) {
+    uint64_t kept = table->kept_steps + table->keeping, max_bytes = table->config.max_bytes;
     if (max_bytes && kept * slot_store_mean_bytes(&table->steps) > max_bytes) {
         return error_set(error, ERROR_LIMIT,
                          "max_bytes of table '%s' is %" PRIu64 ", and the %" PRIu64
@@ -136,45 +153,79 @@ static int check_append(const struct table *table, uint32_t n, struct stream *co
     return 0;
 }
 
-int table_append(struct table *table, struct reservation *reservation, struct stream *const *streams,
-                 const uint8_t *flags, struct error *error) {
+int table_begin_append(struct table *table, struct reservation *reservation, struct error *error) {
     assert(reservation->table == table);
-    uint32_t n = reservation->n;
-    if (table_check_open(table, error) || check_append(table, n, streams, flags, error) ||
-        reservation_code(reservation, CLOCK_NEVER, error)) {
-        return -1;
+    int left;
+    while ((left = reservation_place_steps(reservation, error)) > 0) {
     }
+    if (left < 0 || table_check_open(table, error) || check_kept(table, error)) return -1;
+    return reservation_code(reservation, CLOCK_NEVER, error);
+}
+
+void table_append_part(struct table *table, struct reservation *reservation, uint32_t n, struct stream *const *streams,
+                       const uint8_t *flags) {
+    const uint32_t *slots = reservation->slots + reservation->entered;
+    uint64_t kept = table->kept_steps;
+    assert(reservation->table == table && n <= reservation->n - reservation->entered);
     for (uint32_t i = 0; i < n; i++) {
         table->kept_steps += streams[i]->steps < streams[i]->history;
-        slot_store_enter(&table->steps, reservation->slots[i]);
-        stream_append(streams[i], &table->steps, reservation->slots[i], flags ? flags[i] : 0);
+        slot_store_enter(&table->steps, slots[i]);
+        stream_append(streams[i], &table->steps, slots[i], flags ? flags[i] : 0);
     }
+    reservation->entered += n;
+    reservation->keeps -= (uint32_t)(table->kept_steps - kept);
+    table->keeping -= table->kept_steps - kept;
     if (table->config.max_bytes) {
         table_evict_for_bytes(table, 0);
         table_repair(table);
         if (table->journal) table_journal_write(table);
     }
+    if (reservation->entered < reservation->n) return;
+    reservation_expect_nothing(reservation); /* a stream that filled up in the midst keeps fewer */
     reservation_end(reservation);
+}
+
+int table_append(struct table *table, struct reservation *reservation, struct stream *const *streams,
+                 const uint8_t *flags, struct error *error) {
+    if (check_flags(reservation->n, flags, error)) return -1;
+    reservation_expect(reservation, reservation->n, streams);
+    if (table_begin_append(table, reservation, error)) {
+        reservation_expect_nothing(reservation);
+        return -1;
+    }
+    table_append_part(table, reservation, reservation->n, streams, flags);
     return 0;
 }
 
 /* ---- items --------------------------------------------------------------------------------------------------------- */
 
-int table_resolve(struct table *table, struct reservation *reservation, struct stream *const *streams,
-                  const uint64_t *steps, const struct table_spans *spans, struct error *error) {
+int table_resolve_part(struct table *table, struct reservation *reservation, uint32_t n, struct stream *const *streams,
+                       const uint64_t *steps, const struct table_spans *spans, struct error *error) {
     const struct window_map *map = &table->windows;
-    assert(reservation->table == table && table_has_windows(table) && !reservation->resolved);
-    for (uint32_t i = 0; i < reservation->n; i++) {
+    uint32_t most = PART_STEPS / map->steps + 1, count = n < most ? n : most;
+    assert(reservation->table == table && table_has_windows(table) && n <= reservation->n - reservation->resolved);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t item = reservation->resolved;
         assert(streams[i]->table == table);
         struct error why = {.code = ERROR_NONE};
-        if (window_map_resolve(map, &table->steps, streams[i], steps[i], spans, i, reservation_list(reservation, i),
-                               &why)) {
-            for (uint32_t resolved = i; resolved-- > 0;)
-                slot_store_drop_list(&table->items, reservation_list(reservation, resolved));
-            return error_set(error, why.code, "item %" PRIu32 " of %" PRIu32 ": %s", i, reservation->n, why.message);
+        if (window_map_resolve(map, &table->steps, streams[i], steps[i], spans, item,
+                               reservation_list(reservation, item), &why)) {
+            reservation_unresolve(reservation, 0);
+            return error_set(error, why.code, "item %" PRIu32 " of %" PRIu32 ": %s", item, reservation->n, why.message);
         }
+        reservation->resolved++;
     }
-    reservation->resolved = true;
+    return (int)count;
+}
+
+int table_resolve(struct table *table, struct reservation *reservation, struct stream *const *streams,
+                  const uint64_t *steps, const struct table_spans *spans, struct error *error) {
+    assert(reservation->resolved == 0);
+    for (uint32_t at = 0; at < reservation->n;) {
+        int count = table_resolve_part(table, reservation, reservation->n - at, streams + at, steps + at, spans, error);
+        if (count < 0) return -1;
+        at += (uint32_t)count;
+    }
     return 0;
 }
 

@@ -288,4 +288,53 @@ static inline uint64_t table_field(struct memory_peer *peer, const char *name) {
     return info_field(peer, name);
 }
 
+/* ---- a table of steps and windows -------------------------------------------------------------------- */
+
+static inline void write_text(struct msgpack_writer *writer, const char *text) {
+    msgpack_write_string(writer, text, strlen(text));
+}
+
+static inline void write_window(struct msgpack_writer *writer, const char *name, uint64_t length, uint64_t offset) {
+    write_text(writer, name);
+    msgpack_write_map(writer, 3);
+    write_text(writer, "window");
+    write_text(writer, "frame");
+    write_text(writer, "length");
+    msgpack_write_unsigned(writer, length);
+    write_text(writer, "offset");
+    msgpack_write_unsigned(writer, offset);
+}
+
+/* Table t with frames of so many bytes, a reward, windows of `length` frames at offsets 0 and 2. */
+static inline void create_windows(struct memory_peer *peer, uint64_t capacity, uint64_t step_bytes, uint64_t length,
+                                  const char *compression) {
+    struct msgpack_writer writer = {0};
+    msgpack_write_map(&writer, 4);
+    write_text(&writer, "capacity");
+    msgpack_write_unsigned(&writer, capacity);
+    write_text(&writer, "sampler");
+    write_text(&writer, "uniform");
+    write_text(&writer, "compression");
+    write_text(&writer, compression);
+    write_text(&writer, "signature");
+    msgpack_write_map(&writer, 4);
+    write_text(&writer, "frame");
+    msgpack_write_map(&writer, 3);
+    write_text(&writer, "dtype");
+    write_text(&writer, "uint8");
+    write_text(&writer, "shape");
+    msgpack_write_array(&writer, 1);
+    msgpack_write_unsigned(&writer, step_bytes);
+    write_text(&writer, "step_only");
+    msgpack_write_boolean(&writer, true);
+    write_text(&writer, "reward");
+    msgpack_write_array(&writer, 2);
+    write_text(&writer, "uint8");
+    msgpack_write_array(&writer, 0);
+    write_window(&writer, "obs", length, 0);
+    write_window(&writer, "next", length, 2);
+    CHECK(!writer.failed);
+    send_spec(peer, "REPLAY.CREATE", &writer);
+}
+
 #endif

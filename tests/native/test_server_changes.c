@@ -9,10 +9,6 @@
 #define MANY 300000u
 #define ADDED 30000u
 
-static void write_text(struct msgpack_writer *writer, const char *text) {
-    msgpack_write_string(writer, text, strlen(text));
-}
-
 /* A table of MANY policy versions 0, 1, …, no one too old yet. */
 static void create_large_table(struct memory_peer *peer) {
     static int64_t versions[ADDED];

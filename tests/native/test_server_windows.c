@@ -7,56 +7,6 @@
 #define MANY (ITEMS * 8u)
 #define MOST_STEP_BYTES 7056u
 
-static void write_text(struct msgpack_writer *writer, const char *text) {
-    msgpack_write_string(writer, text, strlen(text));
-}
-
-static void write_window(struct msgpack_writer *writer, const char *name, uint64_t offset) {
-    write_text(writer, name);
-    msgpack_write_map(writer, 3);
-    write_text(writer, "window");
-    write_text(writer, "frame");
-    write_text(writer, "length");
-    msgpack_write_unsigned(writer, 4);
-    write_text(writer, "offset");
-    msgpack_write_unsigned(writer, offset);
-}
-
-/* Frames of so many bytes, a reward, windows of 4 frames at offsets 0 and 2. */
-static void create_windows(struct memory_peer *peer, uint64_t step_bytes, const char *compression) {
-    struct msgpack_writer writer = {0};
-    msgpack_write_map(&writer, 4);
-    write_text(&writer, "capacity");
-    msgpack_write_unsigned(&writer, 1000);
-    write_text(&writer, "sampler");
-    write_text(&writer, "uniform");
-    write_text(&writer, "compression");
-    write_text(&writer, compression);
-    write_text(&writer, "signature");
-    msgpack_write_map(&writer, 4);
-    write_text(&writer, "frame");
-    msgpack_write_map(&writer, 3);
-    write_text(&writer, "dtype");
-    write_text(&writer, "uint8");
-    write_text(&writer, "shape");
-    msgpack_write_array(&writer, 1);
-    msgpack_write_unsigned(&writer, step_bytes);
-    write_text(&writer, "step_only");
-    msgpack_write_boolean(&writer, true);
-    write_text(&writer, "reward");
-    msgpack_write_array(&writer, 2);
-    write_text(&writer, "uint8");
-    msgpack_write_array(&writer, 0);
-    write_window(&writer, "obs", 0);
-    write_window(&writer, "next", 2);
-    CHECK(!writer.failed);
-    send_arguments(peer, 3);
-    send_word(peer, "REPLAY.CREATE");
-    send_word(peer, "t");
-    send_bulk(peer, writer.data, writer.length);
-    memory_free(writer.data);
-}
-
 /* Part repeats, so that it can be compressed; part does not. */
 static void make_frame(uint8_t *frame, size_t step_bytes, uint32_t number) {
     for (size_t i = 0; i < step_bytes; i++)
@@ -150,7 +100,7 @@ static uint8_t *take(struct memory_peer *peer, size_t window, bool held, size_t 
 static void fill(struct memory_peer *peer, size_t step_bytes, const char *compression, bool held, uint64_t *ids) {
     size_t length;
     memory_peer_open_window(peer, 1u << 20);
-    create_windows(peer, step_bytes, compression);
+    create_windows(peer, 1000, step_bytes, 4, compression);
     uint8_t *reply = take(peer, 1u << 20, held, &length);
     CHECK(length == 5 && memcmp(reply, "+OK\r\n", 5) == 0);
     free(reply);
@@ -293,7 +243,7 @@ static void an_append_that_is_cut_off_leaves_nothing(void) {
     open_server(false, NULL);
     struct memory_peer *other = connect_peer();
     memory_peer_open_window(other, SIZE_MAX);
-    create_windows(other, 700, "none");
+    create_windows(other, 1000, 700, 4, "none");
     settle();
     CHECK(received(other, "+OK\r\n"));
     for (size_t cut = 1; cut < 50000; cut += cut < 700 ? 13 : 4999) {

@@ -111,6 +111,119 @@ static void whatever_is_to_be_done_at_once_shares_the_time_of_one_turn(void) {
     close_server();
 }
 
+/* Turns, none of them long, until the peer is answered. */
+static uint32_t short_turns_until_answered(struct memory_peer *peer) {
+    size_t length = 0;
+    uint32_t turns = 0;
+    for (server->stats.turn_us_max = 0; length == 0; turns++) {
+        CHECK(turns < 1000000);
+        server_step(server);
+        transport->operations->poll(transport, 0);
+        memory_peer_received(peer, &length);
+    }
+    settle();
+    CHECK(server->stats.turn_us_max <= LIMIT_TURN_US);
+    return turns;
+}
+
+/* A request's last argument has been received by then, but for its end: what is done with the request is still to come. */
+static void send_last(struct memory_peer *peer, const void *bytes, size_t length) {
+    char head[32];
+    memory_peer_send(peer, head, (size_t)sprintf(head, "$%zu\r\n", length));
+    memory_peer_send(peer, bytes, length);
+    settle();
+    memory_peer_send(peer, "\r\n", 2);
+}
+
+#define STEPS (1u << 17)
+#define STREAMS 2u
+#define WINDOW 16u
+
+static void send_steps(struct memory_peer *peer, size_t step_bytes, uint32_t n) {
+    uint32_t *streams = malloc(n * sizeof *streams);
+    uint8_t *flags = calloc(n, 1), *frames = calloc(n, step_bytes);
+    char number[32];
+    for (uint32_t i = 0; i < n; i++) {
+        streams[i] = i % STREAMS;
+        flags[i] = i + STREAMS >= n ? 2 : 0;
+        memset(frames + i * step_bytes, (int)i, step_bytes);
+    }
+    send_arguments(peer, 11);
+    send_word(peer, "REPLAY.APPEND");
+    send_word(peer, "t");
+    sprintf(number, "%u", n);
+    send_word(peer, number);
+    send_bulk(peer, streams, n * sizeof *streams);
+    send_bulk(peer, flags, n);
+    send_word(peer, "HISTORY");
+    send_word(peer, "65536");
+    send_word(peer, "COLUMNS");
+    send_word(peer, "1");
+    send_word(peer, "frame");
+    send_last(peer, frames, n * step_bytes);
+    free(streams);
+    free(flags);
+    free(frames);
+}
+
+static void send_items(struct memory_peer *peer, uint32_t n) {
+    uint32_t *streams = malloc(n * sizeof *streams);
+    uint64_t *steps = malloc(n * sizeof *steps);
+    uint8_t *rewards = calloc(n, 1);
+    char number[32];
+    for (uint32_t i = 0; i < n; i++) {
+        streams[i] = i % STREAMS;
+        steps[i] = i / STREAMS;
+    }
+    send_arguments(peer, 10);
+    send_word(peer, "REPLAY.ITEM");
+    send_word(peer, "t");
+    sprintf(number, "%u", n);
+    send_word(peer, number);
+    send_bulk(peer, streams, n * sizeof *streams);
+    send_bulk(peer, steps, n * sizeof *steps);
+    send_bulk(peer, "", 0);
+    send_word(peer, "COLUMNS");
+    send_word(peer, "1");
+    send_word(peer, "reward");
+    send_last(peer, rewards, n);
+    free(streams);
+    free(steps);
+    free(rewards);
+}
+
+static void many_steps_are_appended_and_seen_in_short_turns(void) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer();
+    create_windows(peer, STEPS, 1, WINDOW, "none");
+    settle();
+    CHECK(received(peer, "+OK\r\n"));
+    send_steps(peer, 1, STEPS);
+    CHECK(short_turns_until_answered(peer) >= 8);
+    CHECK(received(peer, ":131072\r\n"));
+    send_items(peer, STEPS);
+    CHECK(short_turns_until_answered(peer) >= 16);
+    size_t length;
+    const uint8_t *bytes = memory_peer_received(peer, &length);
+    CHECK(length == 10 + STEPS * sizeof(uint64_t) + 2 && memcmp(bytes, "$1048576\r\n", 10) == 0);
+    memory_peer_forget_received(peer);
+    close_server();
+}
+
+/* Steps that take some 0.2 ms each: the clock is looked at behind every one. */
+static void large_steps_are_compressed_in_short_turns(const char *compression) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer();
+    create_windows(peer, 1000, 100000, 4, compression);
+    settle();
+    if (received_prefix(peer, "+OK\r\n")) {
+        send_steps(peer, 100000, 300);
+        CHECK(short_turns_until_answered(peer) >= 8);
+        CHECK(received(peer, ":300\r\n"));
+    }
+    close_server();
+}
+
 static void long_replies_of_scripts_are_made_in_short_turns(const char *script, const char *begins,
                                                             uint64_t least_turns) {
     open_server(false, NULL);
@@ -123,6 +236,9 @@ static void long_replies_of_scripts_are_made_in_short_turns(const char *script, 
 
 int main(void) {
     a_million_items_are_added_changed_drawn_read_and_deleted_in_short_turns();
+    many_steps_are_appended_and_seen_in_short_turns();
+    large_steps_are_compressed_in_short_turns("lz4");
+    large_steps_are_compressed_in_short_turns("zstd");
     whatever_is_to_be_done_at_once_shares_the_time_of_one_turn();
     if (!has_lua()) return 0;
     long_replies_of_scripts_are_made_in_short_turns("local t = {} for i = 1, 2^18 do t[i] = i end return t",

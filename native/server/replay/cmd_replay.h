@@ -33,6 +33,8 @@ bool replay_may_be_told(const struct client *client, const struct replay_entry *
 
 /* Shared by ADD and ITEM: reserving items; entering those of a request whose columns are in place, or waiting until that
  * may be done. `priorities` is the index of their argument. */
+/* Binds some of the next items of an ITEM to the steps that they see. -1: refused. */
+int replay_resolve_part(struct client *client, struct replay_request *request, struct error *error);
 int replay_reserve_items(struct replay_request *request, struct error *error);
 void replay_commit_or_wait(struct client *client, struct replay_request *request, uint32_t priorities);
 

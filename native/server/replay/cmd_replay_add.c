@@ -102,10 +102,15 @@ static void have_entered(struct client *client, struct replay_request *request) 
     wait_queue_wake(client->server, &entry->watchers);
 }
 
-/* The next piece of the work: rows are copied, priorities are looked at, the items are let through, parts enter. 1: not now; -1: refused. */
+/* The next piece of the work: items are bound to their steps, rows are copied, priorities are looked at, the items are let
+ * through, parts enter. 1: not now; -1: refused. */
 static int next_piece(struct client *client, struct replay_request *request, struct error *error) {
     const struct resp_argument *priorities = &client->argv[request->priorities];
     if (request->begun) return enter_part(client, request, error);
+    if (request->kind == REPLAY_REQUEST_ITEM && request->done < request->n) {
+        if (replay_resolve_part(client, request, error)) return -1;
+        if (request->done < request->n) return 0;
+    }
     if (request->ragged) {
         int left = replay_columns_fill_ragged(client, request, clock_monotonic_us() + FILLING_SLICE_US, error);
         if (left) return left < 0 ? -1 : 0;

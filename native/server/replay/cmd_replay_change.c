@@ -18,10 +18,6 @@ static void wake_all(struct server *server, struct replay_entry *entry) {
 bool replay_change_step(struct server *server) {
     bool left = false;
     for (struct replay_entry *entry = server->replay->tables->entries; entry; entry = entry->next) {
-        if (entry->coders.length) { /* the first of them does another slice */
-            wait_queue_wake(server, &entry->coders);
-            left = true;
-        }
         if (!table_has_work(entry->table)) continue;
         uint64_t until_us = long_work_until(server);
         if (clock_monotonic_us() >= until_us || table_step(entry->table, until_us))

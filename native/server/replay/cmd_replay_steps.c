@@ -1,17 +1,28 @@
 /* cmd_replay_steps: REPLAY.APPEND, which appends steps to streams of the connection; REPLAY.ITEM, which makes items that
- * see them through windows; REPLAY.END and REPLAY.CLOSE, which end episodes and streams. */
+ * see them through windows; REPLAY.END and REPLAY.CLOSE, which end episodes and streams.
+ *
+ * Many steps are appended in slices, and many items bound in slices to the steps that they see. Why nobody can tell:
+ *   - Streams are their connection's own, which waits for the reply: nothing else happens to them in between. Others see steps
+ *     only through items, and a file or a replica is told of steps with the first item that sees them.
+ *   - All that may refuse an APPEND comes before its first step enters: blocks are looked into, streams opened, and max_bytes
+ *     is held against all that the streams will keep, which counts from then on (table_begin_append). Closing the table
+ *     stops only what had not begun.
+ *   - An item holds the steps that it is bound to, however many turns go by before it enters.
+ *   - A client that goes in the midst gives back what had not entered. Its streams end, and with them the steps that had. */
 #include <inttypes.h>
 #include <string.h>
 
 #include "server/core/client.h"
 #include "server/core/server.h"
+#include "server/core/slices.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
 #include "server/replay/replay_columns.h"
 #include "server/replay/replay_streams.h"
 #include "server/replay/replay_subsystem.h"
 
-#define CODING_SLICE_US 300u /* of one turn, for compressing what is appended */
+#define PART_STEPS 256u /* in one go: each may open a stream, which touches a page of its own */
+#define AT_ONCE_BYTES (64u << 10) /* compressed, or looked into, by the command itself */
 #define STREAMS 3
 #define APPEND_FLAGS 4
 #define ITEM_STEPS 4
@@ -32,6 +43,9 @@ static int check_flags(const struct resp_argument *flags, uint32_t n, struct err
         return error_set(error, ERROR_BADSHAPE, "expected %" PRIu32 " flags as uint8, or none, got %zu bytes", n,
                          flags->length);
     }
+    uint8_t all = 0;
+    for (size_t i = 0; i < flags->length; i++) all |= flags->data[i]; /* a million in some ten microseconds */
+    if (!(all & ~(STEP_FIRST | STEP_LAST))) return 0;
     for (size_t i = 0; i < flags->length; i++) {
         if (flags->data[i] & ~(STEP_FIRST | STEP_LAST)) {
             return error_set(error, ERROR_GENERIC,
@@ -72,61 +86,106 @@ void replay_append_land(void *context, const struct resp_argument *arguments, ui
     replay_columns_land(context, &append_form, arguments, index, count, length, landing);
 }
 
-static int append(struct client *client, struct replay_request *request, struct error *error) {
-    struct replay_entry *entry = request->entry;
-    const struct resp_argument *numbers = &client->argv[STREAMS], *flags = &client->argv[APPEND_FLAGS];
-    uint32_t n = request->n;
-    struct stream **streams = replay_registry_scratch(client->server->replay->tables, n * sizeof *streams);
-    if (!streams) return error_set(error, ERROR_GENERIC, "out of memory for %" PRIu32 " steps", n);
-    if (replay_streams_open(client, entry, numbers, n, request->history, streams, error)) return -1;
-    if (table_append(entry->table, request->reservation, streams, flags->length ? flags->data : NULL, error)) {
-        replay_streams_close_empty(client, entry, numbers, n);
-        return -1;
-    }
-    request->reservation = NULL;
+/* The part of an argument, of so many bytes a step, that is about steps from `first` on. */
+static struct resp_argument part_of(const struct resp_argument *argument, size_t bytes, uint32_t first,
+                                    uint32_t count) {
+    return (struct resp_argument){.data = argument->data + first * bytes, .length = count * bytes};
+}
+
+static uint32_t next_part(const struct replay_request *request, uint32_t done) {
+    return request->n - done < PART_STEPS ? request->n - done : PART_STEPS;
+}
+
+static int open_part(struct client *client, struct replay_request *request, struct error *error) {
+    struct stream *streams[PART_STEPS];
+    uint32_t count = next_part(request, request->opened);
+    struct resp_argument numbers = part_of(&client->argv[STREAMS], sizeof(uint32_t), request->opened, count);
+    if (replay_streams_open(client, request->entry, &numbers, count, request->history, streams, error)) return -1;
+    reservation_expect(request->reservation, count, streams);
+    request->opened += count;
     return 0;
 }
 
-/* Replies when the steps are appended; false while some are still to be compressed or looked into. */
-static bool append_attempt(struct client *client) {
-    struct replay_request *request = client_state(client);
+static int append_part(struct client *client, struct replay_request *request, struct error *error) {
+    struct stream *streams[PART_STEPS];
+    uint32_t first = request->entered, count = next_part(request, first);
+    const struct resp_argument *flags = &client->argv[APPEND_FLAGS];
+    struct resp_argument numbers = part_of(&client->argv[STREAMS], sizeof(uint32_t), first, count);
+    if (replay_streams_find(client, request->entry, &numbers, count, streams, error)) return -1;
+    table_append_part(request->entry->table, request->reservation, count, streams,
+                      flags->length ? flags->data + first : NULL);
+    request->entered += count;
+    if (request->entered == request->n) request->reservation = NULL;
+    return 0;
+}
+
+static void take_back(struct client *client, struct replay_request *request) {
+    replay_streams_close_empty(client, request->entry);
+    reservation_expect_nothing(request->reservation);
+    request->opened = 0;
+}
+
+/* The next piece of the work: steps get slots, blocks are put into place, looked into, or made, streams are opened; then steps
+ * enter. 1: not now; -1: refused. */
+static int next_piece(struct client *client, struct replay_request *request, uint64_t deadline_us,
+                      struct error *error) {
     const struct replay_registry *registry = client->server->replay->tables;
-    struct error error = {.code = ERROR_NONE};
-    if (request->behind_streams && registry->closed_count && !replay_entry_missing(request->entry, &error))
-        return false;
+    if (replay_entry_missing(request->entry, error)) return -1;
+    if (request->begun) return append_part(client, request, error);
+    if (request->behind_streams && registry->closed_count) return 1;
     request->behind_streams = false;
-    uint64_t deadline_us = clock_monotonic_us() + CODING_SLICE_US;
-    int left = replay_entry_missing(request->entry, &error) ? -1 : 0;
-    if (left == 0) left = replay_columns_fill_coded(client, request, deadline_us, &error);
-    if (left == 0) left = reservation_code(request->reservation, deadline_us, &error);
-    if (left > 0) return false;
-    if (left == 0 && append(client, request, &error)) {
-        /* Streams that were closed may still be giving back what these need. */
-        if (error.code == ERROR_LIMIT && registry->closed_count) {
-            request->behind_streams = true;
-            return false;
-        }
-        left = -1;
+    int left = reservation_place_steps(request->reservation, error);
+    if (left == 0) left = replay_columns_fill_coded(client, request, deadline_us, error);
+    if (left == 0) left = reservation_code(request->reservation, deadline_us, error);
+    if (left) return left < 0 ? -1 : 0;
+    if (request->opened < request->n && open_part(client, request, error) == 0 && request->opened < request->n)
+        return 0;
+    if (request->opened == request->n && table_begin_append(request->entry->table, request->reservation, error) == 0) {
+        request->begun = true;
+        return append_part(client, request, error);
     }
+    take_back(client, request);
+    if (error->code != ERROR_LIMIT || registry->closed_count == 0) return -1;
+    request->behind_streams = true; /* those that were closed may still be giving back what these need */
+    return 1;
+}
+
+/* Replies when all steps have entered; false while there is more to do. */
+static bool append_some(struct client *client, uint64_t deadline_us) {
+    struct replay_request *request = client_state(client);
+    struct error error = {.code = ERROR_NONE};
+    int left = next_piece(client, request, deadline_us, &error);
+    if (left > 0) slices_not_now(client);
     if (left < 0) {
         reply_failure(client, &error);
         return true;
     }
+    if (request->entered < request->n) return false;
     wait_queue_wake(client->server, &request->entry->adders); /* items may have left to make room */
     reply_integer(client, request->n);
     return true;
 }
 
-static void append_expired(struct client *client) { /* only where its table is dropped */
-    struct error error = {.code = ERROR_NONE};
-    replay_entry_missing(((const struct replay_request *)client_state(client))->entry, &error);
-    reply_failure(client, &error);
+static bool go_on(struct client *client) {
+    const struct replay_request *request = client_state(client);
+    do {
+        if (append_some(client, 0)) return true;
+    } while (!request->behind_streams && slices_have_time(client));
+    return false;
+}
+
+static bool is_small(const struct replay_request *request) {
+    const struct table_config *config = table_config(request->entry->table);
+    size_t step_bytes = 0;
+    for (uint32_t i = 0; i < config->columns; i++)
+        if (config->column[i].in_steps) step_bytes += config->column[i].item_bytes;
+    bool codes = request->coded || config->codec != CODEC_NONE;
+    return request->n <= PART_STEPS && (!codes || request->n * step_bytes <= AT_ONCE_BYTES);
 }
 
 void replay_append_command(struct client *client) {
     struct replay_request *request = replay_columns_or_reply(client, &append_form);
-    if (request && (request->entry->coders.length || !append_attempt(client)))
-        client_block(client, &request->entry->coders, CLOCK_NEVER, append_attempt, append_expired);
+    if (request && (!is_small(request) || !append_some(client, CLOCK_NEVER))) slices_begin(client, go_on, NULL);
 }
 
 /* ---- ITEM ---------------------------------------------------------------------------------------------------------- */
@@ -160,26 +219,28 @@ void replay_item_land(void *context, const struct resp_argument *arguments, uint
     replay_columns_land(context, &item_form, arguments, index, count, length, landing);
 }
 
-/* Binds the items to the steps that they see, which then stay for them however long they wait. */
-static int resolve(struct client *client, struct replay_request *request, struct error *error) {
-    uint32_t n = request->n;
-    uint64_t *steps =
-        replay_registry_scratch(client->server->replay->tables, n * (sizeof *steps + sizeof(struct stream *)));
-    if (!steps) return error_set(error, ERROR_GENERIC, "out of memory for %" PRIu32 " items", n);
-    struct stream **streams = (struct stream **)(void *)(steps + n);
-    memcpy(steps, client->argv[ITEM_STEPS].data, n * sizeof *steps);
+int replay_resolve_part(struct client *client, struct replay_request *request, struct error *error) {
+    uint64_t steps[PART_STEPS];
+    struct stream *streams[PART_STEPS];
+    uint32_t first = request->done, count = next_part(request, first);
+    struct resp_argument numbers = part_of(&client->argv[STREAMS], sizeof(uint32_t), first, count);
+    memcpy(steps, client->argv[ITEM_STEPS].data + first * sizeof *steps, count * sizeof *steps);
     struct table_spans spans;
-    if (replay_streams_find(client, request->entry, &client->argv[STREAMS], n, streams, error) ||
+    if (replay_streams_find(client, request->entry, &numbers, count, streams, error) ||
         replay_columns_spans(client, request, &spans, error))
         return -1;
-    return table_resolve(request->entry->table, request->reservation, streams, steps, &spans, error);
+    int resolved =
+        table_resolve_part(request->entry->table, request->reservation, count, streams, steps, &spans, error);
+    if (resolved < 0) return -1;
+    request->done += (uint32_t)resolved;
+    return 0;
 }
 
 void replay_item_command(struct client *client) {
     struct error error = {.code = ERROR_NONE};
     struct replay_request *request = replay_columns_or_reply(client, &item_form);
     if (!request) return;
-    if (resolve(client, request, &error)) {
+    if (replay_resolve_part(client, request, &error)) {
         reply_failure(client, &error);
         return;
     }

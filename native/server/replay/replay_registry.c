@@ -29,8 +29,8 @@ static void sweep_dropped(struct replay_registry *registry) {
     while (*link) {
         struct replay_entry *entry = *link;
         if (entry->references || entry->adders.woken || entry->samplers.woken || entry->changers.woken ||
-            entry->coders.woken || entry->coders.length || entry->watchers.woken || entry->watchers.length ||
-            entry->adders.length || entry->samplers.length || entry->changers.length) {
+            entry->watchers.woken || entry->watchers.length || entry->adders.length || entry->samplers.length ||
+            entry->changers.length) {
             link = &entry->next;
             continue;
         }
@@ -210,7 +210,6 @@ void replay_registry_drop(struct replay_registry *registry, struct replay_entry 
     wait_queue_expire_all(registry->server, &entry->adders);
     wait_queue_expire_all(registry->server, &entry->samplers);
     wait_queue_expire_all(registry->server, &entry->changers);
-    wait_queue_expire_all(registry->server, &entry->coders);
     wait_queue_expire_all(registry->server, &entry->watchers);
     replay_streams_table_gone(entry);
     replay_entry_release(entry);

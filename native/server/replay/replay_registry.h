@@ -52,7 +52,6 @@ struct replay_entry {
     struct wait_queue adders, samplers;
     struct wait_queue changers; /* RESET and CONFIG, until their work is done */
     struct wait_queue watchers; /* AWAIT */
-    struct wait_queue coders;   /* APPEND, while its steps are compressed, or its blocks looked into */
     struct replay_streams *streams; /* of all clients that append to it */
 };
 
@@ -110,10 +109,11 @@ struct replay_request {
     bool amid;                   /* counted in the entry's */
     uint32_t checked;            /* ADD, ITEM, UPDATE: of n, priorities that are good … */
     double checked_limit;        /* … up to this one, which may change while they wait */
-    uint32_t entered;            /* ADD, ITEM: of n, items that are in the table */
+    uint32_t entered;            /* ADD, ITEM, APPEND: of n, items or steps that are in the table */
     uint64_t deadline_us;        /* ADD, ITEM: of the wait */
     struct blob *ids;            /* ADD, ITEM: of those that entered, where they enter in parts */
-    uint32_t done;               /* UPDATE, DEL: of n */
+    uint32_t done;               /* UPDATE, DEL: of n; ITEM: of n, items that are bound to their steps */
+    uint32_t opened;             /* APPEND: of n, steps whose streams are open */
     uint64_t applied, stale;
     struct replay_parts *parts;  /* SAMPLE, GET: a batch that is drawn or copied in parts */
     uint32_t first_column;       /* argument index of the first column's name */
@@ -129,7 +129,7 @@ struct replay_request {
     bool timed;                  /* SAMPLE: one shard's part of a sample, what arrives between these times */
     double from, to;
     int64_t unused; /* SAMPLE: draws of earlier answers that were left over */
-    bool begun;                  /* RESET, CONFIG: the table is at work; ADD, ITEM: all are let through */
+    bool begun;                  /* RESET, CONFIG: the table is at work; ADD, ITEM, APPEND: all are let through */
     bool since; /* AWAIT: `wanted` are those that the client knows of; else those that must be there */
     int64_t wanted;
     uint32_t column_count; /* SAMPLE: columns asked for, in order */

@@ -46,6 +46,9 @@ int replay_streams_check(const struct resp_argument *argument, uint32_t n, struc
                          "expected the numbers of %" PRIu32 " streams as uint32, %zu bytes, got %zu bytes", n,
                          n * sizeof(uint32_t), argument->length);
     }
+    uint32_t largest = 0;
+    for (uint32_t i = 0; i < n; i++) largest = number_at(argument, i) > largest ? number_at(argument, i) : largest;
+    if (largest < REPLAY_STREAM_NUMBERS) return 0;
     for (uint32_t i = 0; i < n; i++) {
         if (number_at(argument, i) >= REPLAY_STREAM_NUMBERS) {
             return error_set(error, ERROR_LIMIT,
@@ -208,22 +211,22 @@ int replay_streams_open(struct client *client, struct replay_entry *entry, const
         uint32_t number = number_at(argument, i);
         streams[i] = get(open, number);
         if (!streams[i] && !(streams[i] = open_one(open, number, history, error))) {
-            replay_streams_close_empty(client, entry, argument, i);
+            replay_streams_close_empty(client, entry);
             return -1;
         }
     }
     return 0;
 }
 
-void replay_streams_close_empty(struct client *client, struct replay_entry *entry, const struct resp_argument *argument,
-                                uint32_t n) {
+void replay_streams_close_empty(struct client *client, struct replay_entry *entry) {
     struct replay_streams *open = streams_of(client, entry);
-    for (uint32_t i = 0; i < n; i++) {
-        struct stream *stream = get(open, number_at(argument, i));
+    for (uint32_t number = 0; open && number < REPLAY_STREAM_NUMBERS; number++) {
+        struct stream *stream = get(open, number);
         if (stream && stream_steps(stream) == 0) {
-            forget(open, number_at(argument, i));
+            forget(open, number);
             table_stream_free(entry->table, stream);
         }
+        if (!open->page[number / PAGE_STREAMS]) number |= PAGE_STREAMS - 1; /* on to the next page */
     }
     if (open) free_if_empty(open);
 }
