@@ -137,7 +137,8 @@ static void send_last(struct memory_peer *peer, const void *bytes, size_t length
 
 #define STEPS (1u << 17)
 #define STREAMS 2u
-#define WINDOW 16u
+#define WINDOW 16u /* of 8,192 items two of these show as many steps as may be asked for at once with CODED */
+#define ASKED 8192u
 
 static void send_steps(struct memory_peer *peer, size_t step_bytes, uint32_t n) {
     uint32_t *streams = malloc(n * sizeof *streams);
@@ -192,7 +193,7 @@ static void send_items(struct memory_peer *peer, uint32_t n) {
     free(rewards);
 }
 
-static void many_steps_are_appended_and_seen_in_short_turns(void) {
+static void many_steps_are_appended_seen_and_shown_in_short_turns(void) {
     open_server(false, NULL);
     struct memory_peer *peer = connect_peer();
     create_windows(peer, STEPS, 1, WINDOW, "none");
@@ -206,7 +207,18 @@ static void many_steps_are_appended_and_seen_in_short_turns(void) {
     size_t length;
     const uint8_t *bytes = memory_peer_received(peer, &length);
     CHECK(length == 10 + STEPS * sizeof(uint64_t) + 2 && memcmp(bytes, "$1048576\r\n", 10) == 0);
+    uint64_t *ids = malloc(ASKED * sizeof *ids);
+    memcpy(ids, bytes + 10, ASKED * sizeof *ids);
     memory_peer_forget_received(peer);
+    send_arguments(peer, 4);
+    send_word(peer, "REPLAY.GET");
+    send_word(peer, "t");
+    send_bulk(peer, ids, ASKED * sizeof *ids);
+    free(ids);
+    settle();
+    send_last(peer, "CODED", 5);
+    CHECK(short_turns_until_answered(peer) >= 8);
+    CHECK(received_prefix(peer, "*7\r\n$65536\r\n"));
     close_server();
 }
 
@@ -236,7 +248,7 @@ static void long_replies_of_scripts_are_made_in_short_turns(const char *script, 
 
 int main(void) {
     a_million_items_are_added_changed_drawn_read_and_deleted_in_short_turns();
-    many_steps_are_appended_and_seen_in_short_turns();
+    many_steps_are_appended_seen_and_shown_in_short_turns();
     large_steps_are_compressed_in_short_turns("lz4");
     large_steps_are_compressed_in_short_turns("zstd");
     whatever_is_to_be_done_at_once_shares_the_time_of_one_turn();

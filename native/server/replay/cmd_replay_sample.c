@@ -48,10 +48,19 @@ static void reply(struct client *client, const struct replay_request *request, s
     uint8_t columns[TABLE_MAX_COLUMNS];
     uint32_t column_count = request->column_count;
     memcpy(columns, request->columns, sizeof columns);
-    if (request->coded)
-        replay_coded_reply(client, batch, columns, column_count);
-    else
+    if (!request->coded) {
         replay_batch_reply(client, batch, columns, column_count, NULL, NULL);
+        return;
+    }
+    struct replay_coded coded;
+    replay_batch_pin(batch);
+    if (!replay_coded_begin(&coded, batch, columns, column_count)) {
+        reply_error(client, "ERR out of memory for a batch of %" PRIu32, batch->n);
+        return;
+    }
+    while (replay_coded_find_some(&coded)) {
+    }
+    replay_coded_reply(client, &coded, NULL);
 }
 
 /* Options that stand alone. */
@@ -204,16 +213,17 @@ static bool lets_change_first(const struct replay_request *request, struct error
 }
 
 /* Its items stay pinned meanwhile: where too many are, all is copied at once. */
-static bool is_copied_in_parts(const struct replay_request *request, const struct client *client) {
-    return !request->coded && request->n <= REPLAY_CLIENT_PINNED_LIMIT &&
-           replay_copied_bytes(request, request->n) > REPLAY_PART_BYTES && replay_may_stay_pinned(request, client);
+static bool is_made_in_parts(const struct replay_request *request, const struct client *client) {
+    bool is_long = replay_copied_bytes(request, request->n) > REPLAY_PART_BYTES ||
+                   (request->coded && replay_coded_places(request) > REPLAY_CODED_AT_ONCE);
+    return is_long && request->n <= REPLAY_CLIENT_PINNED_LIMIT && replay_may_stay_pinned(request, client);
 }
 
 /* What a batch that was drawn comes to: a reply, or slices that make one. Takes the batch over. */
 static void finish(struct client *client, struct replay_request *request, struct replay_batch *batch) {
     if (request->shared && !request->coded && replay_share_batch(client, request, batch)) return;
-    if (!request->entry->followed && is_copied_in_parts(request, client)) {
-        replay_copy_in_parts(client, request, batch);
+    if (!request->entry->followed && is_made_in_parts(request, client)) {
+        replay_make_in_parts(client, request, batch);
         return;
     }
     reply(client, request, batch);

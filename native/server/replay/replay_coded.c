@@ -1,4 +1,8 @@
-/* replay_coded: finds the distinct steps of a batch, and sends them from where they lie. */
+/* replay_coded: finds the distinct steps of a batch, some in each turn of the loop where there are many, and sends them from
+ * where they lie.
+ *
+ * Why it may take several turns: the batch is pinned, and each pinned item holds the steps that it shows. So slots, numbers of
+ * steps and blocks stay what they were when they were found. */
 #include "server/replay/replay_coded.h"
 
 #include <assert.h>
@@ -11,19 +15,13 @@
 
 #define HEAD_WORDS 2u /* how many steps, and their codec; index and sizes follow */
 #define NO_STEP UINT32_MAX
+#define CLEARED_AT_ONCE 8192u /* entries of the index */
+#define PLACES_AT_ONCE 2048u /* that are looked at */
 
 /* ---- what is asked for --------------------------------------------------------------------------------------------- */
 
-/* The windows over one column of steps. */
-struct coded_plan {
-    uint32_t source;
-    uint32_t windows;
-    uint8_t window[TABLE_MAX_COLUMNS];
-    uint64_t places; /* steps that they show of one item */
-};
-
 /* Ragged windows go as ragged columns. */
-static bool goes_coded(const struct column *column) {
+bool replay_goes_coded(const struct column *column) {
     return column->kind == COLUMN_WINDOW && !column_is_ragged(column);
 }
 
@@ -34,7 +32,7 @@ static uint32_t sources_of(const struct table_config *config, const uint8_t *col
     struct column_set seen = {{0}};
     for (uint32_t i = 0; i < column_count; i++) {
         const struct column *column = &config->column[columns[i]];
-        if (goes_coded(column) && !column_set_has(&seen, column->source)) {
+        if (replay_goes_coded(column) && !column_set_has(&seen, column->source)) {
             column_set_add(&seen, column->source);
             sources[count++] = (uint8_t)column->source;
         }
@@ -47,7 +45,7 @@ static struct coded_plan plan_of(const struct table_config *config, const uint8_
     struct coded_plan plan = {.source = source};
     for (uint32_t i = 0; i < column_count; i++) {
         const struct column *column = &config->column[columns[i]];
-        if (goes_coded(column) && column->source == source) {
+        if (replay_goes_coded(column) && column->source == source) {
             plan.window[plan.windows++] = columns[i];
             plan.places += column_steps(column);
         }
@@ -72,77 +70,14 @@ bool replay_coded_allowed(const struct replay_entry *entry, uint32_t n, const ui
     return true;
 }
 
-/* ---- finding the steps --------------------------------------------------------------------------------------------- */
-
-/* Steps by their numbers: open addressing, at most half full. */
-struct step_index {
-    uint32_t mask;
-    struct {
-        uint32_t number, place;
-    } *entries;
-};
-
-static bool index_init(struct step_index *index, struct replay_registry *registry, uint64_t places) {
-    uint32_t size = 64;
-    while (size < 2 * places) size *= 2;
-    index->mask = size - 1;
-    index->entries = replay_registry_scratch(registry, size * sizeof *index->entries);
-    if (index->entries) memset(index->entries, 0xff, size * sizeof *index->entries);
-    return index->entries;
-}
-
-/* The place of a step that was seen before, or `next`, which is its place from now on. */
-static uint32_t index_place(struct step_index *index, uint32_t number, uint32_t next) {
-    uint32_t at = (uint32_t)((number * 0x9e3779b97f4a7c15ull) >> 32) & index->mask;
-    while (index->entries[at].number != number) {
-        if (index->entries[at].number == NO_STEP) {
-            index->entries[at].number = number;
-            index->entries[at].place = next;
-            return next;
-        }
-        at = (at + 1) & index->mask;
+uint64_t replay_coded_places(const struct replay_request *request) {
+    const struct table_config *config = table_config(request->entry->table);
+    uint64_t steps = 0;
+    for (uint32_t i = 0; i < request->column_count; i++) {
+        const struct column *column = &config->column[request->columns[i]];
+        if (replay_goes_coded(column)) steps += column_steps(column);
     }
-    return index->entries[at].place;
-}
-
-/* Extra memory of a column: its head, where its blocks lie, and a bounce buffer for small ones. */
-static size_t head_bytes(uint64_t places) {
-    return (HEAD_WORDS + 2 * places) * sizeof(uint32_t);
-}
-
-static size_t extra_bytes(const struct replay_batch *batch, const struct coded_plan *plan) {
-    uint64_t places = plan->places * batch->n;
-    return head_bytes(places) + places * sizeof(uint8_t *) + REPLAY_BOUNCE_BYTES;
-}
-
-/* Writes the head, and where the blocks lie. */
-static void find_steps(struct replay_column_source *source, const struct coded_plan *plan, struct step_index *index) {
-    const struct replay_batch *batch = source->batch;
-    const struct table *table = batch->entry->table;
-    const struct table_config *config = table_config(table);
-    uint64_t places = plan->places * batch->n;
-    uint32_t *head = (uint32_t *)(void *)source->head, *place = head + HEAD_WORDS, *sizes = place + places;
-    uint32_t steps = 0;
-    source->block_sizes = sizes;
-    for (uint32_t i = 0; i < batch->n; i++) {
-        for (uint32_t j = 0; j < plan->windows; j++) {
-            uint32_t window = plan->window[j], length = column_steps(&config->column[window]);
-            for (uint32_t k = 0; k < length; k++) {
-                uint32_t found = index_place(index, table_window_step_number(table, window, batch->slots[i], k), steps);
-                if (found == steps) {
-                    size_t size_bytes;
-                    source->blocks[steps] = table_window_step(table, window, batch->slots[i], k, &size_bytes);
-                    sizes[steps++] = (uint32_t)size_bytes;
-                    source->source.length_bytes += size_bytes;
-                }
-                *place++ = found;
-            }
-        }
-    }
-    head[0] = steps;
-    head[1] = (uint32_t)config->codec;
-    source->head_bytes = (HEAD_WORDS + places + steps) * sizeof(uint32_t);
-    source->source.length_bytes += source->head_bytes;
+    return steps * request->n;
 }
 
 /* ---- sending them -------------------------------------------------------------------------------------------------- */
@@ -163,47 +98,145 @@ static int coded_vectors(struct reply_source *reply, size_t offset, struct iovec
     return slice.filled;
 }
 
-static void reply_steps(struct client *client, struct replay_batch *batch, struct replay_column_source *source,
-                        const struct coded_plan *plan, struct step_index *index, uint8_t *extra) {
-    uint64_t places = plan->places * batch->n;
-    *source = (struct replay_column_source){.batch = batch, .source = {.vectors = coded_vectors}};
-    source->blocks = (const uint8_t **)(void *)extra;
-    source->head = extra + places * sizeof(uint8_t *);
-    if (client_releases_at_write(client)) source->bounce = source->head + head_bytes(places);
-    find_steps(source, plan, index);
-    replay_source_send(client, source);
+/* ---- finding the steps --------------------------------------------------------------------------------------------- */
+
+/* Steps by their numbers: open addressing, at most half full. */
+static uint32_t index_size(uint64_t places) {
+    uint32_t size = 64;
+    while (size < 2 * places) size *= 2;
+    return size;
 }
 
-void replay_coded_reply(struct client *client, struct replay_batch *batch, const uint8_t *columns,
+/* The place of a step that was seen before, or `next`, which is its place from now on. */
+static uint32_t index_place(struct replay_coded *coded, uint32_t number, uint32_t next) {
+    struct coded_step *entries = coded->index;
+    uint32_t mask = coded->index_size - 1, at = (uint32_t)((number * 0x9e3779b97f4a7c15ull) >> 32) & mask;
+    while (entries[at].number != number) {
+        if (entries[at].number == NO_STEP) {
+            entries[at] = (struct coded_step){number, next};
+            return next;
+        }
+        at = (at + 1) & mask;
+    }
+    return entries[at].place;
+}
+
+/* Extra memory of a column: where its blocks lie, its head, and a bounce buffer for small ones. */
+static size_t head_bytes(uint64_t places) {
+    return (HEAD_WORDS + 2 * places) * sizeof(uint32_t);
+}
+
+static size_t extra_bytes(const struct replay_batch *batch, const struct coded_plan *plan) {
+    uint64_t places = plan->places * batch->n;
+    return head_bytes(places) + places * sizeof(uint8_t *) + REPLAY_BOUNCE_BYTES;
+}
+
+static const struct table_config *config_of(const struct replay_coded *coded) {
+    return table_config(coded->batch->entry->table);
+}
+
+static struct replay_column_source *source_of(const struct replay_coded *coded, uint32_t place) {
+    return &coded->batch->sources[coded->items + place];
+}
+
+/* Goes on to the column of steps `coded->at`, whose extra memory this is. */
+static void begin_column(struct replay_coded *coded, uint8_t *extra) {
+    struct replay_column_source *source = source_of(coded, coded->at);
+    coded->plan = plan_of(config_of(coded), coded->columns, coded->column_count, coded->source[coded->at]);
+    uint64_t places = coded->plan.places * coded->batch->n;
+    coded->extra = extra;
+    coded->index_size = index_size(places);
+    coded->cleared = coded->looked = coded->steps = 0;
+    *source = (struct replay_column_source){.batch = coded->batch, .source = {.vectors = coded_vectors}};
+    source->blocks = (const uint8_t **)(void *)extra;
+    source->head = extra + places * sizeof(uint8_t *);
+    source->block_sizes = (uint32_t *)(void *)source->head + HEAD_WORDS + places;
+    if (client_releases_at_write(coded->batch->client)) source->bounce = source->head + head_bytes(places);
+}
+
+/* Writes which steps an item shows, and where those lie that no item before has shown. */
+static void look_at_item(struct replay_coded *coded, struct replay_column_source *source) {
+    const struct replay_batch *batch = coded->batch;
+    const struct table *table = batch->entry->table;
+    const struct coded_plan *plan = &coded->plan;
+    uint32_t *place = (uint32_t *)(void *)source->head + HEAD_WORDS + coded->looked * plan->places;
+    uint32_t *sizes = (uint32_t *)(void *)source->head + HEAD_WORDS + batch->n * plan->places;
+    uint32_t slot = batch->slots[coded->looked++];
+    for (uint32_t j = 0; j < plan->windows; j++) {
+        uint32_t window = plan->window[j], length = column_steps(&config_of(coded)->column[window]);
+        for (uint32_t k = 0; k < length; k++) {
+            uint32_t found = index_place(coded, table_window_step_number(table, window, slot, k), coded->steps);
+            if (found == coded->steps) {
+                size_t size_bytes;
+                source->blocks[found] = table_window_step(table, window, slot, k, &size_bytes);
+                sizes[coded->steps++] = (uint32_t)size_bytes;
+                source->source.length_bytes += size_bytes;
+            }
+            *place++ = found;
+        }
+    }
+}
+
+static void end_column(struct replay_coded *coded, struct replay_column_source *source) {
+    uint32_t *head = (uint32_t *)(void *)source->head;
+    head[0] = coded->steps;
+    head[1] = (uint32_t)config_of(coded)->codec;
+    source->head_bytes = (HEAD_WORDS + coded->plan.places * coded->batch->n + coded->steps) * sizeof(uint32_t);
+    source->source.length_bytes += source->head_bytes;
+    uint8_t *next = coded->extra + extra_bytes(coded->batch, &coded->plan);
+    if (++coded->at < coded->sources) begin_column(coded, next);
+}
+
+bool replay_coded_find_some(struct replay_coded *coded) {
+    if (coded->at == coded->sources) return false;
+    if (coded->cleared < coded->index_size) {
+        uint32_t left = coded->index_size - coded->cleared, count = left < CLEARED_AT_ONCE ? left : CLEARED_AT_ONCE;
+        memset(coded->index + coded->cleared, 0xff, count * sizeof *coded->index);
+        coded->cleared += count;
+        return true;
+    }
+    struct replay_column_source *source = source_of(coded, coded->at);
+    uint64_t items = PLACES_AT_ONCE / coded->plan.places + 1;
+    for (; items > 0 && coded->looked < coded->batch->n; items--) look_at_item(coded, source);
+    if (coded->looked == coded->batch->n) end_column(coded, source);
+    return coded->at < coded->sources;
+}
+
+bool replay_coded_begin(struct replay_coded *coded, struct replay_batch *batch, const uint8_t *columns,
                         uint32_t column_count) {
     const struct table_config *config = table_config(batch->entry->table);
-    uint8_t items[TABLE_MAX_COLUMNS], sources[TABLE_MAX_COLUMNS];
-    uint32_t item_count = 0, source_count = sources_of(config, columns, column_count, sources);
-    size_t bytes = 0;
     uint64_t most_places = 0;
+    size_t bytes = 0;
+    *coded = (struct replay_coded){.batch = batch, .column_count = column_count};
+    memcpy(coded->columns, columns, column_count * sizeof *columns);
+    coded->sources = sources_of(config, columns, column_count, coded->source);
     for (uint32_t i = 0; i < column_count; i++)
-        if (!goes_coded(&config->column[columns[i]])) items[item_count++] = columns[i];
-    for (uint32_t i = 0; i < source_count; i++) {
-        struct coded_plan plan = plan_of(config, columns, column_count, sources[i]);
+        if (!replay_goes_coded(&config->column[columns[i]])) coded->item[coded->items++] = columns[i];
+    for (uint32_t i = 0; i < coded->sources; i++) {
+        struct coded_plan plan = plan_of(config, columns, column_count, coded->source[i]);
         bytes += extra_bytes(batch, &plan);
         most_places = plan.places * batch->n > most_places ? plan.places * batch->n : most_places;
     }
-    struct step_index index;
+    size_t index_bytes = index_size(most_places) * sizeof *coded->index;
+    if (!replay_batch_reserve(batch,
+                              index_bytes + bytes + replay_columns_extra(batch, coded->item, coded->items, NULL)))
+        return false;
+    coded->index = (struct coded_step *)(void *)batch->extra; /* first, since what it holds must be aligned */
+    coded->item_extra = batch->extra + index_bytes + bytes;
+    if (coded->sources) begin_column(coded, batch->extra + index_bytes);
+    return true;
+}
+
+/* ---- sending them -------------------------------------------------------------------------------------------------- */
+
+void replay_coded_reply(struct client *client, const struct replay_coded *coded, struct blob *const *copied) {
+    struct replay_batch *batch = coded->batch;
+    assert(coded->at == coded->sources);
     replay_batch_pin(batch);
-    if (!replay_batch_reserve(batch, bytes + replay_columns_extra(batch, items, item_count, NULL)) ||
-        !index_init(&index, batch->registry, most_places)) {
-        reply_error(client, "ERR out of memory for a batch of %" PRIu32, batch->n);
-        return;
-    }
-    reply_array(client, replay_batch_heads(batch) + 2 * (size_t)(item_count + source_count));
-    replay_columns_reply(client, batch, items, item_count, NULL, NULL, batch->extra + bytes);
-    uint8_t *extra = batch->extra; /* first, since what it holds must be aligned */
-    for (uint32_t i = 0; i < source_count; i++) {
-        struct coded_plan plan = plan_of(config, columns, column_count, sources[i]);
-        bool ready = index_init(&index, batch->registry, plan.places * batch->n);
-        assert(ready); /* the scratch is large enough since the check above */
-        reply_bulk_string(client, config->column[sources[i]].name);
-        reply_steps(client, batch, &batch->sources[item_count + i], &plan, &index, extra);
-        extra += extra_bytes(batch, &plan);
+    reply_array(client, replay_batch_heads(batch) + 2 * (size_t)(coded->items + coded->sources));
+    replay_columns_reply(client, batch, coded->item, coded->items, NULL, copied, coded->item_extra);
+    for (uint32_t i = 0; i < coded->sources; i++) {
+        reply_bulk_string(client, config_of(coded)->column[coded->source[i]].name);
+        replay_source_send(client, source_of(coded, i));
     }
 }

@@ -14,6 +14,7 @@
 #include "server/core/client.h"
 #include "server/core/server.h"
 #include "server/core/slices.h"
+#include "server/replay/replay_coded.h"
 #include "server/replay/replay_cold.h"
 #include "server/replay/replay_source.h"
 
@@ -21,6 +22,7 @@
 
 struct replay_parts {
     struct replay_batch *batch; /* was drawn before, and is pinned; NULL: parts are drawn, or found by id */
+    struct replay_coded *coded; /* of such a batch, whose windows go as compressed steps; NULL: they do not */
     bool by_id;
     uint32_t done; /* items that are copied */
     uint32_t taken; /* of a part whose items are pinned and not copied */
@@ -37,6 +39,7 @@ size_t replay_copied_bytes(const struct replay_request *request, uint32_t n) {
     size_t bytes = 0;
     for (uint32_t i = 0; i < request->column_count; i++) {
         const struct column *column = &config->column[request->columns[i]];
+        if (request->coded && replay_goes_coded(column)) continue;
         if (!replay_column_is_sent_from_slots(column, n)) bytes += column->item_bytes * n;
     }
     return bytes;
@@ -56,7 +59,19 @@ void replay_parts_drop(struct replay_request *request) {
     blob_release(parts->weights);
     blob_release(parts->details);
     for (uint32_t i = 0; i < request->column_count; i++) blob_release(parts->copied[i]);
+    memory_free(parts->coded);
     memory_free(parts);
+}
+
+/* From here on the columns asked for are those that go as they are. */
+static bool take_coded(struct replay_request *request) {
+    struct replay_parts *parts = request->parts;
+    parts->coded = memory_alloc(sizeof *parts->coded);
+    if (!parts->coded || !replay_coded_begin(parts->coded, parts->batch, request->columns, request->column_count))
+        return false;
+    request->column_count = parts->coded->items;
+    memcpy(request->columns, parts->coded->item, parts->coded->items * sizeof *request->columns);
+    return true;
 }
 
 /* Places for all that is copied. */
@@ -75,6 +90,7 @@ static int take_memory(struct replay_request *request, struct replay_batch *batc
         failed |= !(parts->weights = blob_new(n * sizeof(float)));
         if (request->detailed) failed |= !(parts->details = blob_new(n * sizeof(struct table_detail)));
     }
+    if (parts && batch && request->coded) failed |= !take_coded(request);
     for (uint32_t i = 0; !failed && i < request->column_count; i++) {
         const struct column *column = &config->column[request->columns[i]];
         if (!replay_column_is_sent_from_slots(column, request->n))
@@ -193,7 +209,10 @@ static void reply_parts(struct client *client, struct replay_request *request) {
     request->parts = NULL;
     replay_entry_retain(entry);
     if (parts->batch) {
-        replay_batch_reply(client, parts->batch, columns, column_count, NULL, parts->copied);
+        if (parts->coded)
+            replay_coded_reply(client, parts->coded, parts->copied);
+        else
+            replay_batch_reply(client, parts->batch, columns, column_count, NULL, parts->copied);
         replay_batch_release(parts->batch);
     } else {
         reply_array(client, (parts->details ? 4 : 3) + 2 * (size_t)column_count);
@@ -211,6 +230,7 @@ static void reply_parts(struct client *client, struct replay_request *request) {
         blob_release(parts->details);
     }
     for (uint32_t i = 0; i < column_count; i++) blob_release(parts->copied[i]);
+    memory_free(parts->coded);
     memory_free(parts);
     replay_entry_release(entry);
 }
@@ -234,6 +254,8 @@ static bool go_on(struct client *client) {
                 slices_not_now(client);
                 return false;
             }
+        } else if (parts->coded && replay_coded_find_some(parts->coded)) {
+            continue;
         } else if (!parts->batch && !parts->by_id && parts->weighed < request->n) {
             weigh_part(request);
         } else {
@@ -266,7 +288,7 @@ void replay_get_in_parts(struct client *client, struct replay_request *request) 
     slices_run(client, go_on);
 }
 
-void replay_copy_in_parts(struct client *client, struct replay_request *request, struct replay_batch *batch) {
+void replay_make_in_parts(struct client *client, struct replay_request *request, struct replay_batch *batch) {
     struct error error = {.code = ERROR_NONE};
     replay_batch_pin(batch);
     if (take_memory(request, batch, &error)) {

@@ -12,8 +12,8 @@
  * copied. Replies, now or in later turns, also where it is refused. */
 void replay_sample_in_parts(struct client *client, struct replay_request *request);
 void replay_get_in_parts(struct client *client, struct replay_request *request);
-/* The reply of a batch that is pinned, some of whose columns are copied. Takes the handler's batch over. */
-void replay_copy_in_parts(struct client *client, struct replay_request *request, struct replay_batch *batch);
+/* The reply of a batch that is pinned: columns are copied, or steps found, in slices. Takes the handler's batch over. */
+void replay_make_in_parts(struct client *client, struct replay_request *request, struct replay_batch *batch);
 /* Bytes of the columns asked for that are copied into a reply of n items. */
 size_t replay_copied_bytes(const struct replay_request *request, uint32_t n);
 /* The request is over. */
