@@ -6,7 +6,8 @@ a round all of this comes once, with what NumPy's gather of the same blocks reac
 sampled batch can cost when nothing but its bytes is moved), so that a slow minute of the machine touches all of it.
 
 The same PING is then sent beside a client that does one large batch after another: adds a million numbers, sets their
-priorities, draws, reads or deletes them (`large.add.…` and so on, with the longest turn of the server's loop).
+priorities, draws, reads or deletes them, appends steps, makes items of steps, or has a script reply a million numbers
+(`large.add.…` and so on, with the longest turn of the server's loop).
 
 With `--transport` it measures what bulk readers leave to a push and a PING, and to each other, over that transport
 instead, in network namespaces: see `sharing`.
@@ -32,8 +33,9 @@ from replay_server.connection import Address
 
 WAYS = ("tcp", "unix", "shared")
 """How the learner's batches travel."""
-LARGE = ("add", "update", "sample", "get", "delete")
-"""What is done with large batches; whoever deletes adds the items first."""
+LARGE = ("add", "update", "sample", "get", "delete", "append", "item", "script")
+"""What is done with large batches: of items, and steps that are appended, items made of steps, numbers that a script
+replies. Whoever deletes adds the items first, and whoever makes items appends their steps."""
 
 
 # ---- the learner's process -------------------------------------------------------------------------------------------
@@ -67,6 +69,35 @@ def learn(url: str, way: str, batch_size: int, seconds: float) -> int:
         return repeat(sample, seconds, batch.lease is not None)
 
 
+KEPT = 65536
+"""Steps of the longest history that a stream can have."""
+
+
+def append(client: rs.Client, steps: int) -> None:
+    """Appends so many steps of 64 bytes to one stream, the last of which ends an episode."""
+    streams, flags = bytes(4 * steps), bytes(steps - 1) + b"\2"
+    command = (
+        "REPLAY.APPEND",
+        "steps",
+        steps,
+        streams,
+        flags,
+        "HISTORY",
+        KEPT,
+        "COLUMNS",
+        1,
+        "frame",
+        bytes(64 * steps),
+    )
+    client.redis.execute_command(*command)
+
+
+def make_items(client: rs.Client, items: int, appended: int) -> None:
+    """Makes items that see the last of the steps appended, each of them four."""
+    numbers = np.arange(appended - items, appended, dtype=np.uint64).tobytes()
+    client.redis.execute_command("REPLAY.ITEM", "steps", items, bytes(4 * items), numbers, b"", "COLUMNS", 0)
+
+
 def do_large(url: str, command: str, items: int, seconds: float) -> int:
     """Does one large batch after the other."""
     values = {"x": np.zeros(items, np.float32)}
@@ -74,12 +105,24 @@ def do_large(url: str, command: str, items: int, seconds: float) -> int:
     with rs.Client(url) as client:
         client.reset("large")
         ids = client.add("large", values, priorities)
+        appended = 0
+
+        def append_and_make() -> None:
+            nonlocal appended
+            append(client, min(items, KEPT))
+            appended += min(items, KEPT)
+            make_items(client, min(items, KEPT), appended)
+
+        script = f"local t = {{}} for i = 1, {items} do t[i] = i end return t"
         once: dict[str, Callable[[], Any]] = {
             "add": lambda: client.add("large", values, priorities),
             "update": lambda: client.update_priorities("large", ids, priorities),
             "sample": lambda: client.sample("large", items),
             "get": lambda: client.get("large", ids),
             "delete": lambda: client.delete("large", client.add("large", values, priorities)),
+            "append": lambda: append(client, items),
+            "item": append_and_make,
+            "script": lambda: client.redis.eval(script, 0),
         }
         once[command]()
         return repeat(once[command], seconds)
@@ -195,7 +238,9 @@ def measure(options: argparse.Namespace, folder: str, say: Callable[[str], None]
     ceiling = Ceiling(kind, options.capacity, options.batch)
     rounds = []
     large = rs.Table("large", 2 * options.large, {"x": rs.Column("float32")})
-    with rs.Server([kind.table(options.capacity), large], unix=f"{folder}/fairness.sock") as server:
+    signature = {"frame": rs.Column("uint8", (64,), step_only=True), "seen": rs.Window("frame", length=4)}
+    steps = rs.Table("steps", KEPT, signature)
+    with rs.Server([kind.table(options.capacity), large, steps], unix=f"{folder}/fairness.sock") as server:
         assert server.unix_url is not None
         urls = {"tcp": server.url, "unix": server.unix_url, "shared": server.url}
         with rs.Client(server.url) as client:
