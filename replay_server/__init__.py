@@ -14,6 +14,7 @@ from .client import Client
 from .errors import (
     ConnectionLost,
     GradientNotWaiting,
+    LeaseExpired,
     LimitExceeded,
     NotPrimary,
     PriorityError,
@@ -27,6 +28,7 @@ from .errors import (
 )
 from .gradients import Gradients
 from .ragged import Ragged
+from .rollouts import Lease, RolloutBatch, Rollouts
 from .sampler import Sampler
 from .selectors import (
     Fifo,
@@ -65,6 +67,8 @@ __all__ = [
     "Fifo",
     "GradientNotWaiting",
     "Gradients",
+    "Lease",
+    "LeaseExpired",
     "Lifo",
     "LimitExceeded",
     "MaxHeap",
@@ -76,6 +80,8 @@ __all__ = [
     "Queue",
     "Ragged",
     "ReplayError",
+    "RolloutBatch",
+    "Rollouts",
     "SampleToInsertRatio",
     "Sampler",
     "SchemaError",

@@ -16,6 +16,7 @@ from .connection import Address
 from .driver import Awaited, wait
 from .operations import Operations, TableOperations
 from .options import ClientOptions, SampleOptions, SamplerOptions, exponent
+from .rollouts import AsyncRollouts as AsyncRollouts
 
 if TYPE_CHECKING:
     import redis.asyncio

@@ -73,7 +73,11 @@ class NotPrimary(ServerError):
 
 
 class StaleVersion(ServerError):
-    """Weights of that version, or a newer one, are already published."""
+    """Weights of that version, or a newer one, are already published. Of `Rollouts`: the policy version is too old."""
+
+
+class LeaseExpired(ServerError):
+    """The lease of a sample is another worker's by now, or its batch was trained on. Nothing was changed."""
 
 
 class GradientNotWaiting(ServerError):
@@ -104,6 +108,8 @@ def error_from_reply(text: str) -> ReplayError:
         return StaleVersion(sentence, code)
     if code == "NOGRADIENT":
         return GradientNotWaiting(sentence, code)
+    if code == "LEASEEXPIRED":
+        return LeaseExpired(sentence, code)
     if code == "READONLY" or (code == "UNBLOCKED" and "instance state changed" in sentence):
         return NotPrimary(text, code)
     kind = _BY_CODE.get(code)

@@ -21,14 +21,15 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Server and client": (
         "Server", "Cluster", "Client", "TableHandle", "Batch", "Ragged", "Sampler", "Updater", "Gradients",
     ),
+    "Language models": ("Rollouts", "Lease", "RolloutBatch"),
     "Writers": ("Writer", "VectorWriter", "NStepWriter", "VectorNStepWriter"),
     "With asyncio": (
-        "aio.Client", "aio.AsyncTableHandle", "aio.AsyncSampler",
+        "aio.Client", "aio.AsyncTableHandle", "aio.AsyncSampler", "aio.AsyncRollouts",
         "aio.AsyncWriter", "aio.AsyncVectorWriter", "aio.AsyncNStepWriter", "aio.AsyncVectorNStepWriter",
     ),
     "Errors": (
         "ReplayError", "ConnectionLost", "Timeout", "TableNotFound", "TableClosed", "SchemaError", "PriorityError",
-        "LimitExceeded", "ServerError", "NotPrimary", "StaleVersion", "GradientNotWaiting",
+        "LimitExceeded", "ServerError", "NotPrimary", "StaleVersion", "GradientNotWaiting", "LeaseExpired",
     ),
 }  # fmt: skip
 """Title → names, as one writes them behind `rs.`; writers are made by clients and buffers."""
@@ -44,6 +45,8 @@ MADE_BY = {
     "aio.AsyncTableHandle": "Made by `aio.Client[name]`.",
     "aio.AsyncSampler": "Made by `aio.Client.sampler`; an asynchronous context manager.",
     "Gradients": "Made by `Client.take_gradients` and `Client.gradient_headers`.",
+    "Lease": "Made by `Rollouts.lease`.",
+    "RolloutBatch": "Made by `Rollouts.take`.",
     "aio.AsyncWriter": "Made by `aio.Client.writer`; an asynchronous context manager.",
     "aio.AsyncVectorWriter": "Made by `aio.Client.vector_writer`; an asynchronous context manager.",
     "aio.AsyncNStepWriter": "Made by `aio.Client.writer` with n_step; an asynchronous context manager.",
@@ -58,10 +61,13 @@ TWINS = {
     "aio.AsyncVectorWriter": "VectorWriter",
     "aio.AsyncNStepWriter": "NStepWriter",
     "aio.AsyncVectorNStepWriter": "VectorNStepWriter",
+    "aio.AsyncRollouts": "Rollouts",
 }
 """Classes whose methods are those of another one."""
 INNER = ("table", "sink", "environments", "client", "writer")
 """Arguments that makers give them."""
+HIDDEN = ((rs.Batch, "lease"), (rs.Batch, "landing"))
+"""Arguments of a class that nobody gives."""
 
 HEAD = """# Python
 
@@ -184,7 +190,7 @@ def _signature(thing: Any, bound: bool = False) -> str:
     parameters = list(signature.parameters.values())
     if bound and parameters and parameters[0].name in ("self", "cls"):
         parameters = parameters[1:]
-    parameters = [_with_its_default(thing, each) for each in parameters if each.name not in ("lease", "landing")]
+    parameters = [_with_its_default(thing, each) for each in parameters if (thing, each.name) not in HIDDEN]
     cleaned = [
         each.replace(annotation=_annotation(each.annotation), default=_Shown.of(each.default)) for each in parameters
     ]

@@ -1,0 +1,216 @@
+"""The scripts that `rollouts` has the server run. Each is one transaction, in the append-only file, too.
+
+All that is known of some rollouts lies under `rollouts:{NAME}`, in braces so that it is one slot of a cluster:
+
+    (itself)        hash: spec, incarnation, batch_samples, max_staleness, lease_ms; `version`: the learner's; `taken`:
+                    the version whose batch was taken last; `next`: the first place that was never leased; `changes`
+    :leases         hash: place → its holder, 24 bytes: 16 random ones of the call that leased it, and the version
+    :expiry         sorted set: leased and given-back places by the millisecond from which another call may have them
+    :calls          hash: holder → the places of its call, until one is used: a repeated call is answered alike
+    :batch:VERSION  hash: place → sample, and place with an "h" behind it → holder
+    :changes        stream of one entry, whose id is the number in `changes`: those that wait, wait for the next
+
+A place is the number of a sample: those of batch b are b · batch_samples up to (b + 1) · batch_samples - 1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+_BEGIN = """
+local state = redis.call('HMGET', KEYS[1], 'incarnation', 'version', 'taken', 'next', 'batch_samples', 'max_staleness',
+    'lease_ms', 'changes')
+if state[1] ~= ARGV[1] then
+    return redis.error_reply('BADSCHEMA these rollouts were dropped, or made anew, since this program began: ' ..
+        'make the rs.Rollouts again; nothing was changed')
+end
+local version, taken, fresh = tonumber(state[2]), tonumber(state[3]), tonumber(state[4])
+local batch_samples, max_staleness = tonumber(state[5]), tonumber(state[6])
+local lease_ms, changes = tonumber(state[7]), tonumber(state[8])
+
+local function text(number) return string.format('%.0f', number) end
+
+local function now_ms()
+    local time = redis.call('TIME')
+    return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+-- Wakes whoever waits for a lease or for a batch.
+local function wake()
+    redis.call('HSET', KEYS[1], 'changes', text(changes + 1))
+    redis.call('XADD', KEYS[2], 'MAXLEN', '1', text(changes + 1) .. '-0', 'changed', '')
+end
+"""
+
+
+class Script:
+    """A script, and the name by which the server knows it once it has run it."""
+
+    def __init__(self, body: str, flags: str = "", begin: str = _BEGIN) -> None:
+        self.text = f"#!lua{flags and f' flags={flags}'}\n{begin}{body}"
+        self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+
+OPEN = Script(
+    """
+local spec, incarnation, first, batch_samples, max_staleness, lease_ms = unpack(ARGV)
+local known = redis.call('HMGET', KEYS[1], 'incarnation', 'spec')
+if known[1] then return known end
+redis.call('HSET', KEYS[1], 'spec', spec, 'incarnation', incarnation, 'batch_samples', batch_samples,
+    'max_staleness', max_staleness, 'lease_ms', lease_ms, 'version', first, 'taken', '-1', 'changes', '0',
+    'next', string.format('%.0f', tonumber(first) * tonumber(batch_samples)))
+return {incarnation, spec}
+""",
+    begin="",
+)
+"""Key: the rollouts. Arguments: spec, incarnation, first version, batch_samples, max_staleness, lease_ms. Answer: the
+incarnation and the spec that there are."""
+
+LEASE = Script(
+    """
+local holder, count, policy = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+if policy > version + 1 then
+    return redis.error_reply('ERR the learner is at policy version ' .. text(version) .. ', so a worker may have ' ..
+        text(version + 1) .. ' at most, got ' .. text(policy) .. ': is it another run? Nothing was leased')
+end
+local before = redis.call('HGET', KEYS[5], holder)
+if before then return {1, before} end
+
+-- The first place that a policy is too old for: what makes the bound hold (see rollouts.py).
+local function bound(of) return (math.min(of, version) + max_staleness + 1) * batch_samples end
+
+local now, granted = now_ms(), {}
+local open = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', text(now))
+for at = 1, #open do open[at] = tonumber(open[at]) end
+table.sort(open)
+for _, place in ipairs(open) do
+    if #granted < count and place < bound(policy) then granted[#granted + 1] = place end
+end
+local first_fresh = fresh
+while #granted < count and fresh < bound(policy) do
+    granted[#granted + 1] = fresh
+    fresh = fresh + 1
+end
+if #granted == 0 then
+    if #open > 0 or fresh < bound(version) then
+        return redis.error_reply('STALEVERSION policy version ' .. text(policy) .. ' is too old: what can be leased is '
+            .. 'for batch ' .. text(math.floor((open[1] or fresh) / batch_samples)) .. ', and max_staleness is '
+            .. text(max_staleness) .. '; fetch newer weights. Nothing was leased')
+    end
+    local soonest = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')[2]
+    return {0, changes, soonest and math.max(1, tonumber(soonest) - now) or -1, version}
+end
+for at, place in ipairs(granted) do
+    place = text(place)
+    granted[at] = place
+    local former = redis.call('HGET', KEYS[3], place)
+    if former then redis.call('HDEL', KEYS[5], former) end
+    redis.call('HSET', KEYS[3], place, holder)
+    redis.call('ZADD', KEYS[4], text(now + lease_ms), place)
+end
+if fresh > first_fresh then redis.call('HSET', KEYS[1], 'next', text(fresh)) end
+local places = table.concat(granted, ' ')
+redis.call('HSET', KEYS[5], holder, places)
+return {1, places}
+"""
+)
+"""Keys: the rollouts, changes, leases, expiry, calls. Arguments: incarnation, holder, how many, policy version. Answer:
+1 and the places; or 0, the number of changes, milliseconds until a lease expires (-1: none does), and the learner's
+version."""
+
+SUBMIT = Script(
+    """
+local place, holder, sample = ARGV[2], ARGV[3], ARGV[4]
+local batch = math.floor(tonumber(place) / batch_samples)
+if batch < version then
+    return redis.error_reply('LEASEEXPIRED batch ' .. text(batch) .. ' has been trained on: if this call repeats one '
+        .. 'whose reply was lost, that one was done; else another worker had the lease. Nothing was changed')
+end
+if redis.call('HGET', KEYS[3], place) == holder then
+    redis.call('HSET', KEYS[6], place, sample, place .. 'h', holder)
+    redis.call('HDEL', KEYS[3], place)
+    redis.call('ZREM', KEYS[4], place)
+    redis.call('HDEL', KEYS[5], holder)
+    if redis.call('HLEN', KEYS[6]) == 2 * batch_samples then wake() end
+    return 1
+end
+if redis.call('HGET', KEYS[6], place .. 'h') == holder then return 0 end
+return redis.error_reply('LEASEEXPIRED the lease was given back, or had expired and was given to another worker: '
+    .. 'drop this sample, and lease again. Nothing was changed')
+"""
+)
+"""Keys: the rollouts, changes, leases, expiry, calls, the batch. Arguments: incarnation, place, holder,
+sample. Answer: 1; or 0: it was there."""
+
+EXTEND = Script(
+    """
+local seconds, held, given_back = ARGV[2], {}, false
+for at = 3, #ARGV, 2 do
+    local place, holder = ARGV[at], ARGV[at + 1]
+    if redis.call('HGET', KEYS[3], place) == holder then
+        held[#held + 1] = (at - 3) / 2
+        if seconds == '' then
+            redis.call('HDEL', KEYS[3], place)
+            redis.call('HDEL', KEYS[5], holder)
+            redis.call('ZADD', KEYS[4], '0', place)
+            given_back = true
+        else
+            redis.call('ZADD', KEYS[4], text(now_ms() + tonumber(seconds) * 1000), place)
+        end
+    end
+end
+if given_back then wake() end
+return held
+"""
+)
+"""Keys: the rollouts, changes, leases, expiry, calls. Arguments: incarnation, seconds from now ("": the leases are
+given back), then place and holder of each. Answer: which of them were held, from 0."""
+
+TAKE = Script(
+    """
+local policy = tonumber(ARGV[2])
+if policy < version then
+    return redis.error_reply('STALEVERSION the batch of policy version ' .. text(policy) .. ' has been trained on, and '
+        .. 'its samples are gone: the next is that of version ' .. text(version) .. '; continue from those weights')
+end
+if policy > version + 1 or (policy == version + 1 and taken ~= version) then
+    return redis.error_reply('ERR the batch of policy version ' .. text(version) .. ' is next and was not taken, got '
+        .. text(policy) .. ': train on each batch in turn. Nothing was changed')
+end
+if policy == version + 1 then
+    redis.call('UNLINK', KEYS[4])
+    redis.call('HSET', KEYS[1], 'version', text(policy))
+    wake()
+    changes = changes + 1
+end
+local there = redis.call('HLEN', KEYS[3]) / 2
+if there < batch_samples then return {0, changes, there} end
+if taken ~= policy then redis.call('HSET', KEYS[1], 'taken', text(policy)) end
+return {1}
+""",
+    flags="allow-oom",  # it makes room
+)
+"""Keys: the rollouts, changes, the batch of this version, that of the version before. Arguments: incarnation, policy
+version. Answer: 1; or 0, the number of changes, how many samples are there."""
+
+INFO = Script(
+    """
+local held, open = redis.call('HLEN', KEYS[3]), redis.call('ZCOUNT', KEYS[4], '-inf', text(now_ms()))
+local samples = {}
+for ahead = 0, max_staleness do
+    samples[ahead + 1] = redis.call('HLEN', KEYS[1] .. ':batch:' .. text(version + ahead)) / 2
+end
+return {version, fresh - version * batch_samples, held, open, samples}
+""",
+    flags="no-writes",
+)
+"""Keys: the rollouts, changes, leases, expiry. Argument: incarnation."""
+
+DROP = Script(
+    """
+for ahead = 0, max_staleness do redis.call('UNLINK', KEYS[1] .. ':batch:' .. text(version + ahead)) end
+return redis.call('UNLINK', unpack(KEYS))
+""",
+    flags="allow-oom",
+)
+"""Keys: the rollouts, changes, leases, expiry, calls. Argument: incarnation."""

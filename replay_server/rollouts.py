@@ -1,0 +1,466 @@
+"""Rollouts for on-policy training of language models: leased before they begin, in whole groups, each trained on once.
+
+The samples of a prompt are a group, and so many groups a batch: batch v is what the learner trains on when its policy
+has version v, and what makes version v + 1 of it. Each sample has a place, numbered from 0: its group and its batch
+follow from the number, and never change.
+
+Why the staleness is bounded: a place of batch b is leased only to a policy of version v >= b - max_staleness, and its
+sample is stored only by whoever holds its lease. So a sample is at most max_staleness versions old when the learner
+trains on its batch, however long it took and whatever was killed meanwhile.
+
+Why each sample is there once: a place has one holder at a time. What was submitted ends the lease, and such a place is
+never leased again. The learner gets a batch once all its places are filled, as often as it asks, until it says that its
+policy is one version further; then the samples leave, and the version before is refused.
+
+Why a lost reply does no harm: a call of `lease` is known by 16 random bytes, and a sample keeps those of its lease. A
+repeated call finds that it was done. Each step is one script (`rollout_scripts`), whole in the append-only file.
+
+Why it is bounded: places are leased only up to the batch of the learner's version + max_staleness, so there are never
+more than max_staleness + 1 batches of samples and leases.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from . import rollout_scripts as scripts
+from .checks import check_columns, check_timeout, check_version
+from .cluster_address import is_cluster_url
+from .codec import Argument, bytes_of, pack
+from .commands import Command, plain
+from .driver import Awaited, Blocking, Operation, Written, operation
+from .errors import LimitExceeded, SchemaError, ServerError, StaleVersion, Timeout, explain
+from .ragged import Ragged
+from .rollout_scripts import Script
+from .selectors import check_whole
+from .table import Column, Table
+from .tree import Leaves, shaped
+
+MOST_BATCH_SAMPLES = 1 << 20
+MOST_STALENESS = 1 << 10
+MOST_VERSION = 1 << 31
+"""Scripts count in float64: a place, version times samples, stays exact."""
+MOST_SAMPLE_BYTES = 32 << 20
+"""Scripts have 64 MiB (`script-memory-limit`)."""
+LONGEST_LEASE_S = 30 * 86400.0
+_CALL_BYTES = 16
+_READ_SAMPLES = 16
+"""Of one command."""
+_LOOK_S = 5.0
+"""How long at most a call waits for a change before it looks again: under `appendfsync everysec` a killed server may
+come back with fewer changes than were counted."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to make one sample. It can be pickled, and used by another process than that which leased it.
+
+    Attributes:
+        group: number of the group, from 0 on; all samples of a group are of one prompt, which this number chooses.
+        index: of the sample in its group, 0 to group_size - 1.
+        batch: version of the policy that the learner will have when it trains on it.
+        policy_version: with which it was leased.
+        place: number of the sample over all groups.
+        holder: by which the server knows the lease.
+    """
+
+    group: int
+    index: int
+    batch: int
+    policy_version: int
+    place: int
+    holder: bytes
+
+
+@dataclass(eq=False)
+class RolloutBatch:
+    """All samples of a batch, group by group: those of its first group first. N = groups_per_batch · group_size.
+
+    Attributes:
+        policy_version: of the learner that trains on it.
+        data: column name → array (N, *column.shape), or `Ragged`, in the form of the signature. A column of scalars
+            has a row for each group as `.reshape(-1, group_size)`.
+        groups: int64 (N,), the number of each sample's group.
+        policy_versions: int64 (N,), with which each was leased: at least policy_version - max_staleness.
+    """
+
+    policy_version: int
+    data: dict[str, Any]
+    groups: np.ndarray
+    policy_versions: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    @property
+    def staleness(self) -> int:
+        """How many versions the oldest sample is behind the learner's policy."""
+        return self.policy_version - int(self.policy_versions.min())
+
+
+class RolloutOperations(Written):
+    """The operations of rollouts; see `replay_server.Rollouts`."""
+
+    def __init__(
+        self,
+        client: Any,
+        name: str,
+        signature: Mapping[str, Any],
+        *,
+        group_size: int,
+        groups_per_batch: int,
+        max_staleness: int = 1,
+        lease_s: float = 600.0,
+        first_version: int = 0,
+    ) -> None:
+        if is_cluster_url(client.url):
+            raise ValueError(f"rollouts lie on one server: expected a client of one, or of its replicas, got {client}")
+        self._table = Table(name, 1, signature)
+        if self._table.windows:
+            raise SchemaError(f"the signature of rollouts {name!r} must have columns alone, got windows")
+        check_whole(group_size, "group_size", 1)
+        check_whole(groups_per_batch, "groups_per_batch", 1)
+        check_whole(max_staleness, "max_staleness", 0)
+        check_whole(first_version, "first_version", 0)
+        samples = int(group_size) * int(groups_per_batch)
+        if samples > MOST_BATCH_SAMPLES or max_staleness > MOST_STALENESS or first_version > MOST_VERSION:
+            raise SchemaError(
+                f"rollouts {name!r}: expected at most {MOST_BATCH_SAMPLES} samples of a batch, a max_staleness of "
+                f"{MOST_STALENESS} and a first_version of {MOST_VERSION}, got {samples}, {max_staleness} and "
+                f"{first_version}"
+            )
+        self.name, self.group_size, self.groups_per_batch = name, int(group_size), int(groups_per_batch)
+        self.max_staleness, self.lease_s = int(max_staleness), _seconds(lease_s, "lease_s", 0.001)
+        self._client, self._first_version, self._samples = client, int(first_version), samples
+        self._incarnation: bytes | None = None
+
+    @property
+    def signature(self) -> Mapping[str, Any]:
+        """The columns of a sample, by name."""
+        return self._table.signature
+
+    @operation
+    def lease(self, count: int, policy_version: int, timeout: float | None = None) -> Operation[list[Lease]]:
+        """Leases samples before they are made: those with the lowest numbers that are free.
+
+        It waits while everything is leased or there that a policy of this version may make: up to the batch of the
+        learner's version + max_staleness. So fast workers wait, and no sample is discarded for its age.
+
+        Args:
+            count: at most as many; ask for group_size to get whole groups where they are free.
+            policy_version: of the weights that make them.
+            timeout: seconds; None = for ever, 0 = not at all.
+
+        Returns:
+            1 to `count` leases.
+
+        Raises:
+            Timeout: nothing could be leased in time.
+            StaleVersion: what can be leased must be made by a newer policy: fetch the weights, and ask again.
+            ServerError: the version is more than one above the learner's.
+        """
+        check_whole(count, "count", 1)
+        policy_version, timeout = _version(policy_version), check_timeout(timeout)
+        holder = os.urandom(_CALL_BYTES) + policy_version.to_bytes(8, "little")
+        what = f"lease of {count} samples of {self.name!r}"
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            keys = self._keys("changes", "leases", "expiry", "calls")
+            leased, *told = yield from self._run(what, scripts.LEASE, keys, holder, int(count), policy_version)
+            if leased:
+                return [self._lease(int(place), policy_version, holder) for place in told[0].split()]
+            changes, expires_ms, learners = told
+            newest = min(policy_version, learners) + self.max_staleness
+            reason = (
+                f"every sample up to batch {newest} is leased or there; a policy of version {policy_version} may make "
+                f"no others, while the learner is at version {learners}"
+            )
+            longest = _LOOK_S if expires_ms < 0 else min(_LOOK_S, expires_ms / 1000)
+            yield from self._await_change(what, reason, changes, longest, timeout, deadline)
+
+    @operation
+    def submit(self, lease: Lease, sample: Mapping[str, Any]) -> Operation[None]:
+        """Stores the sample of a lease, and ends the lease. The first sample counts: a repeated call changes nothing.
+
+        An expired lease is as good as another one until it has been given to another worker.
+
+        Args:
+            lease: of `lease`.
+            sample: column name → the value of one item, in the form of the signature.
+
+        Raises:
+            SchemaError: the sample does not fit the signature; nothing was stored, and the lease stays.
+            LeaseExpired: another worker has the lease by now; nothing was changed.
+            LimitExceeded: the sample has more than 32 MiB, or the server's `maxmemory` is reached; nothing was stored,
+                and the lease stays.
+        """
+        if not isinstance(lease, Lease):
+            raise TypeError(f"expected a Lease, one of those that lease() returns, got {type(lease).__name__}")
+        keys = [*self._keys("changes", "leases", "expiry", "calls"), self._batch_key(lease.batch)]
+        packed = self._packed(sample)
+        what = f"submission of sample {lease.index} of group {lease.group} to {self.name!r}"
+        yield from self._run(what, scripts.SUBMIT, keys, lease.place, lease.holder, packed)
+
+    @operation
+    def renew(self, leases: Iterable[Lease], seconds: float | None = None) -> Operation[list[Lease]]:
+        """Moves the expiry of leases: to `seconds` from now, `lease_s` unless it is given.
+
+        Returns:
+            Those of them that their worker still has: stop making the others.
+        """
+        seconds = self.lease_s if seconds is None else _seconds(seconds, "seconds", 0.0)
+        return (yield from self._extend("renewal", leases, repr(seconds)))
+
+    @operation
+    def give_back(self, leases: Iterable[Lease]) -> Operation[None]:
+        """Ends leases without a sample, so that other workers get them at once. Those that were lost are left out."""
+        yield from self._extend("return", leases, "")
+
+    @operation
+    def take(self, policy_version: int, timeout: float | None = None) -> Operation[RolloutBatch]:
+        """Waits for the batch of a version, and returns it. It may be repeated: the batch stays until the next version
+        is asked for.
+
+        Asking for version v says that the learner has trained on batch v - 1, and has kept the weights of version v
+        where it will find them after a crash: the samples of that batch leave, and those of batch v + max_staleness
+        may be leased.
+
+        Args:
+            policy_version: the learner's.
+            timeout: seconds for the samples to come; None = for ever, 0 = not at all.
+
+        Raises:
+            Timeout: not all samples are there; its `reason` says how many. What asking says has been done.
+            StaleVersion: that batch was trained on already.
+            ServerError: the batch of the version before was not taken.
+        """
+        policy_version, timeout = _version(policy_version), check_timeout(timeout)
+        what = f"take of batch {policy_version} of {self.name!r}"
+        deadline = None if timeout is None else time.monotonic() + timeout
+        # Version 0 has none before it: it names a key that is never written.
+        keys = [*self._keys("changes"), self._batch_key(policy_version), self._batch_key(policy_version - 1)]
+        while True:
+            complete, *told = yield from self._run(what, scripts.TAKE, keys, policy_version)
+            if complete:
+                return (yield from self._read(what, policy_version))
+            changes, there = told
+            reason = f"{there} of the {self._samples} samples of batch {policy_version} are there"
+            yield from self._await_change(what, reason, changes, _LOOK_S, timeout, deadline)
+
+    @operation
+    def info(self) -> Operation[dict[str, Any]]:
+        """How far the rollouts are.
+
+        Returns:
+            policy_version, the learner's; begun, samples of its batch and later ones that were leased at least once;
+            leased, samples that a worker has; expired, those of them, and of those given back, that another worker
+            would get now; samples, of each batch from the learner's on how many are there.
+        """
+        keys = self._keys("changes", "leases", "expiry")
+        told = yield from self._run(f"info of rollouts {self.name!r}", scripts.INFO, keys)
+        return dict(zip(("policy_version", "begun", "leased", "expired", "samples"), told, strict=True))
+
+    @operation
+    def drop(self) -> Operation[None]:
+        """Removes all samples and leases, and what is known of them. Programs that use them get a SchemaError."""
+        keys = self._keys("changes", "leases", "expiry", "calls")
+        yield from self._run(f"drop of rollouts {self.name!r}", scripts.DROP, keys, repeatable=False)
+        self._incarnation = None
+
+    # ---- how ---------------------------------------------------------------------------------------------------------
+
+    def _keys(self, *parts: str) -> list[str]:
+        root = f"rollouts:{{{self.name}}}"
+        return [root, *(f"{root}:{part}" for part in parts)]
+
+    def _batch_key(self, batch: int) -> str:
+        return f"{self._keys()[0]}:batch:{batch}"
+
+    def _spec(self) -> dict[str, Any]:
+        return {
+            "signature": {path: column.to_spec() for path, column in self._table.item_columns.items()},
+            "group_size": self.group_size,
+            "groups_per_batch": self.groups_per_batch,
+            "max_staleness": self.max_staleness,
+            "lease_s": self.lease_s,
+        }
+
+    def _open(self) -> Operation[bytes]:
+        """The incarnation of the rollouts, made where there are none.
+
+        Raises:
+            SchemaError: there are others of this name.
+        """
+        if self._incarnation is not None:
+            return self._incarnation
+        lease_ms = round(self.lease_s * 1000)
+        numbers = (self._first_version, self._samples, self.max_staleness, lease_ms)
+        arguments = (pack(self._spec()), os.urandom(_CALL_BYTES), *numbers)
+        what = f"opening of rollouts {self.name!r}"
+        incarnation, spec = yield from self._answer(what, scripts.OPEN, self._keys(), arguments)
+        known, own = msgpack.unpackb(spec), self._spec()
+        for key, value in own.items():
+            if known.get(key) != value:
+                raise SchemaError(
+                    f"rollouts {self.name!r} exist with another {key}: expected {known.get(key)!r}, got {value!r}; "
+                    "use it, choose another name, or drop() them from a program that has theirs"
+                )
+        self._incarnation = incarnation
+        return incarnation
+
+    def _run(
+        self, what: str, script: Script, keys: Sequence[str], *arguments: Argument, repeatable: bool = True
+    ) -> Operation[Any]:
+        incarnation = yield from self._open()
+        return (yield from self._answer(what, script, keys, (incarnation, *arguments), repeatable))
+
+    def _answer(
+        self, what: str, script: Script, keys: Sequence[str], arguments: Sequence[Argument], repeatable: bool = True
+    ) -> Operation[Any]:
+        """What a script returns. The server forgets scripts when it ends, so it may have to be sent whole."""
+        rest = (len(keys), *keys, *arguments)
+        try:
+            command = plain(what, ("EVALSHA", script.sha, *rest), lambda value: value, repeatable)
+            return (yield from self._client._answer(command))
+        except ServerError as error:
+            if error.code != "NOSCRIPT":
+                raise
+        command = plain(what, ("EVAL", script.text, *rest), lambda value: value, repeatable)
+        return (yield from self._client._answer(command))
+
+    def _await_change(
+        self, what: str, reason: str, changes: int, longest: float, timeout: float | None, deadline: float | None
+    ) -> Operation[None]:
+        """Waits for the change after the one of that number, at most `longest` seconds.
+
+        Raises:
+            Timeout: the deadline has passed.
+        """
+        wait_s = longest
+        if deadline is not None:
+            wait_s = min(longest, deadline - time.monotonic())
+            if wait_s <= 0:
+                raise explain(what, timeout, Timeout(reason))
+        wait_ms = max(1, round(wait_s * 1000))
+        stream = self._keys("changes")[1]
+        arguments = ("XREAD", "BLOCK", wait_ms, "STREAMS", stream, f"{changes}-0")
+        yield from self._client._answer(plain(what, arguments, lambda value: None, True, wait_ms / 1000))
+
+    def _lease(self, place: int, policy_version: int, holder: bytes) -> Lease:
+        group, index = divmod(place, self.group_size)
+        return Lease(group, index, group // self.groups_per_batch, policy_version, place, holder)
+
+    def _extend(self, what: str, leases: Iterable[Lease], seconds: str) -> Operation[list[Lease]]:
+        given = list(leases)
+        pairs = [part for lease in given for part in (lease.place, lease.holder)]
+        keys = self._keys("changes", "leases", "expiry", "calls")
+        if not given:
+            return []
+        held = yield from self._run(f"{what} of leases of {self.name!r}", scripts.EXTEND, keys, seconds, *pairs)
+        return [given[at] for at in held]
+
+    def _packed(self, sample: Mapping[str, Any]) -> bytes:
+        """One sample as msgpack: a list of its columns' bytes, of ragged ones those of the rows."""
+        if not isinstance(sample, Mapping):
+            raise SchemaError(f"expected a dict of columns for a sample of {self.name!r}, got {type(sample).__name__}")
+        leaves = Leaves()
+        for path, value in self._table.taken_apart(sample).items():
+            column = self._table.leaves.get(path)
+            ragged = isinstance(column, Column) and column.ragged
+            leaves[path] = value[None] if hasattr(value, "shape") and not ragged else [value]
+        _, columns = check_columns(self._table, leaves)
+        packed = pack([bytes(bytes_of(each.values if isinstance(each, Ragged) else each)) for each in columns])
+        if len(packed) > MOST_SAMPLE_BYTES:
+            raise LimitExceeded(f"expected a sample of at most {MOST_SAMPLE_BYTES} bytes, got {len(packed)}")
+        return packed
+
+    def _read(self, what: str, policy_version: int) -> Operation[RolloutBatch]:
+        """The samples of a batch that is complete, group by group."""
+        key, first = self._batch_key(policy_version), policy_version * self._samples
+        versions: list[int] = []
+        rows: list[list[bytes]] = []
+        for start in range(first, first + self._samples, _READ_SAMPLES):
+            places = range(start, min(start + _READ_SAMPLES, first + self._samples))
+            fields = [field for place in places for field in (place, f"{place}h")]
+            read: Command[list[bytes]] = plain(what, ("HMGET", key, *fields), lambda value: value, True)
+            told = yield from self._client._answer(read)
+            for packed, holder in zip(told[::2], told[1::2], strict=True):
+                if holder is None:
+                    raise StaleVersion(f"{what}: another learner has gone on to the next version meanwhile")
+                versions.append(int.from_bytes(holder[_CALL_BYTES:], "little"))
+                rows.append(msgpack.unpackb(packed))
+        named = zip(self._table.columns.items(), zip(*rows, strict=True), strict=True)
+        columns = {path: _stacked(column, parts) for (path, column), parts in named}
+        groups = np.arange(first, first + self._samples) // self.group_size
+        data = shaped(self._table.signature, columns)
+        return RolloutBatch(policy_version, data, groups, np.array(versions, np.int64))
+
+
+class Rollouts(RolloutOperations, Blocking):
+    """Samples of language models for GRPO and the like, on a server: leased before they are made, in whole groups.
+
+    A group is `group_size` samples of one prompt; a batch is `groups_per_batch` groups. Batch v is what the learner
+    trains on with policy version v. Workers lease, make and submit samples, at most `max_staleness` versions ahead of
+    what the learner trains on. A sample of an expired lease is made by another worker. All of it survives a kill of a
+    server with an append-only file (docs/how-to/language-models.md).
+
+    Whoever comes first makes the rollouts, with the first call; all others must name the same settings.
+
+    Args:
+        client: of one server, or of a primary and its replicas. Its `reconnect_timeout` is how long a call waits for a
+            server that is started again.
+        name: of the rollouts, 1 to 255 bytes.
+        signature: the columns of a sample, as of a `Table` without windows.
+        group_size: samples of a prompt.
+        groups_per_batch: prompts of a batch.
+        max_staleness: how many versions a sample's policy may be behind the learner's; 0: workers wait while it trains.
+        lease_s: seconds after which a lease may be given to another worker, unless it is renewed.
+        first_version: of the learner's policy, where the rollouts are new.
+
+    Raises:
+        ValueError: the client is of a cluster.
+        SchemaError: a setting is out of range; or, with the first call, there are rollouts of this name with others.
+    """
+
+    def __repr__(self) -> str:
+        return f"Rollouts({self._client!r}, {self.name!r})"
+
+
+class AsyncRollouts(RolloutOperations, Awaited):
+    """`replay_server.Rollouts` of an `aio.Client`: the same arguments, results and errors, its methods awaited."""
+
+    def __repr__(self) -> str:
+        return f"AsyncRollouts({self._client!r}, {self.name!r})"
+
+
+def _version(policy_version: int) -> int:
+    version = check_version(policy_version)
+    if not 0 <= version <= MOST_VERSION:
+        raise ValueError(f"policy_version must be from 0 to {MOST_VERSION}, got {policy_version!r}")
+    return version
+
+
+def _seconds(value: float, what: str, least: float) -> float:
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not is_number or not least <= value <= LONGEST_LEASE_S:
+        raise SchemaError(f"{what} must be from {least:g} to {LONGEST_LEASE_S:.0f} seconds, got {value!r}")
+    return float(value)
+
+
+def _stacked(column: Column, parts: Sequence[bytes]) -> np.ndarray | Ragged:
+    """The column of a batch, of its samples' bytes."""
+    memory = np.frombuffer(bytearray().join(parts) or bytearray(1), np.uint8)[: sum(map(len, parts))]
+    if not column.ragged:
+        return memory.view(column.numpy_dtype).reshape(len(parts), *column.shape)
+    values = memory.view(column.numpy_dtype).reshape(-1, *column.shape[1:])
+    row_bytes = column.numpy_dtype.itemsize * int(np.prod(column.shape[1:], dtype=object))
+    offsets = np.zeros(len(parts) + 1, np.int64)
+    np.cumsum([len(part) // row_bytes for part in parts], out=offsets[1:])
+    return Ragged(values, offsets)
