@@ -18,6 +18,7 @@ SHORT = {
     "offline_dataset.py": ["--steps", "1500", "--updates", "40"],
     "r2d2_sequences.py": ["--steps", "400", "--learning-starts", "10"],
     "sac_hopper.py": ["--steps", "300", "--learning-starts", "280"],
+    "grpo.py": ["--updates", "6", "--groups-per-batch", "4"],
 }
 """Options with which an example ends in seconds."""
 
@@ -28,6 +29,7 @@ SCORES = {
     "offline_dataset.py": 475.0,
     "r2d2_sequences.py": 300.0,
     "sac_hopper.py": 450.0,
+    "grpo.py": 0.9,
 }
 """What an example reaches with its defaults."""
 
@@ -63,6 +65,12 @@ def test_example_reaches_its_score(name: str, tmp_path: Path) -> None:
 def test_every_example_is_run() -> None:
     names = {path.name for path in EXAMPLES.glob("*.py") if not path.name.startswith("with_")}
     assert names - {"timing.py"} == SHORT.keys() == SCORES.keys()
+
+
+def test_grpo_keeps_its_bound_of_staleness_through_a_kill_of_the_server(tmp_path: Path) -> None:
+    output = run("grpo.py", ["--updates", "12", "--groups-per-batch", "4"], tmp_path, timeout_s=800)
+    assert re.search(r"^the server was killed at version \d+ and is back$", output, re.MULTILINE)
+    assert re.search(r"^update 12 reward [\d.]+ largest staleness [01]$", output, re.MULTILINE)
 
 
 def test_two_machines_end_together_when_one_fails() -> None:
