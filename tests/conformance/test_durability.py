@@ -87,6 +87,27 @@ def test_many_writes_share_one_fsync_with_always(tmp_path: Path) -> None:
         assert client.info("persistence")["aof_fsyncs"] < 200
 
 
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_what_a_script_changed_is_on_the_disk_before_it_is_answered_however_much_garbage_it_left(
+    tmp_path: Path, in_transaction: bool
+) -> None:
+    """With `always`. The garbage is collected in many turns of the loop, after the script has replied."""
+    script = """
+        redis.call('SET', KEYS[1], 'there')
+        local garbage = {}
+        for i = 1, 500000 do garbage[i] = 'x' .. i end
+        return redis.call('GET', KEYS[1])
+    """
+    with serve(tmp_path) as (server, client):
+        with client.pipeline(transaction=in_transaction) as pipeline:
+            pipeline.eval(script, 1, "key")
+            assert pipeline.execute() == [b"there"]
+        kill(server)
+    with serve(tmp_path) as (_, client):
+        assert client.get("key") == b"there"
+        assert client.eval("for i = 1, 5000000 do end; return 1", 0) == 1  # one that changes nothing waits for nothing
+
+
 def test_what_changes_databases_as_a_whole_is_on_the_disk_with_always_before_it_is_answered(tmp_path: Path) -> None:
     with serve(tmp_path, "always") as (_, client):
         for n in range(1, 60):

@@ -10,6 +10,7 @@
 #include "server/core/client.h"
 #include "server/core/propagate.h"
 #include "server/core/server.h"
+#include "server/core/upcalls.h"
 #include "store/store.h"
 
 #define LOOK_AGAIN_US 1000u /* whether others have waited for long by now */
@@ -32,6 +33,12 @@ static void run_slice(struct server *server, bool first) {
     exclusive->on = !ended;
     /* It is recorded by its last slice, as one: what an earlier one had changed would be in no file. */
     assert(ended || !exclusive->plain || server->store->changes == changes);
+    if (!ended && !exclusive->plain) upcalls.append_log_rests(exclusive->client);
+}
+
+/* Ends the waiting that append_log_rests began: the next step of the file lets the client go, unless it is told of more. */
+static void wait_no_longer(struct client *client) {
+    if (!client->server->exclusive.plain) client->held_until = 0;
 }
 
 /* What a script or a transaction has changed is recorded by what it runs, never as the command itself. Said only where
@@ -43,12 +50,14 @@ static void record_nothing(struct client *client) {
 static bool next_slice(struct client *client) {
     run_slice(client->server, false);
     if (client->server->exclusive.on) return false;
+    wait_no_longer(client);
     record_nothing(client);
     return true;
 }
 
 static void abandon(struct client *client) {
     client->server->exclusive.abandoned = true;
+    wait_no_longer(client);
     reply_error(client, "ERR the server stops");
 }
 

@@ -84,6 +84,14 @@ void append_log_replied(struct client *client) {
     client_hold(client, log->writer->appended);
 }
 
+void append_log_rests(struct client *client) {
+    const struct append_log *log = client->server->durability->append_log;
+    if (!client->server->changes.told[CHANGES_FOR_FILE].in_transaction || !client->connection || client->closing)
+        return;
+    if (!append_log_takes(log) || log->failing || policy_of(log) != APPEND_SYNC_ALWAYS) return;
+    client_hold(client, UINT64_MAX);
+}
+
 static void release(struct append_log *log) {
     uint64_t to = come_to(log);
     for (struct client *client = log->server->clients.held.head; client;) {

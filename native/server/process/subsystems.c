@@ -48,6 +48,7 @@ const struct upcalls upcalls = {
     .append_log_added = append_log_added,
     .append_log_lost = append_log_lost,
     .append_log_replied = append_log_replied,
+    .append_log_rests = append_log_rests,
     .replication_buffer = replication_buffer,
     .replication_added = replication_added,
     .replication_lost = replication_lost,
