@@ -8,8 +8,8 @@ prompt has a group of samples, and a sample's advantage is its reward, less the 
 deviation.
 
 The workers generate while the learner trains, with weights at most `max_staleness` versions old. Halfway, the server is
-killed with SIGKILL and started again from its append-only file. The learner checks that no group was left out or came
-twice, and prints the largest staleness that it saw. Needs `pip install '.[rl]'`.
+killed with SIGKILL and started again from its append-only file. The learner checks that each sample is of its group's
+prompt and no older than the bound, and prints the largest staleness that it saw. Needs `pip install '.[rl]'`.
 """
 
 from __future__ import annotations
@@ -178,8 +178,8 @@ def run_learner(settings: Settings) -> None:
             if version == settings.updates:
                 break
             batch = rollouts.take(version)
-            first, count = version * settings.groups_per_batch, settings.groups_per_batch
-            assert batch.groups.tolist() == np.repeat(np.arange(first, first + count), settings.group_size).tolist()
+            expected = [prompt_of(group, settings.seed) for group in batch.groups.tolist()]
+            assert np.array_equal(batch.data["prompt"].padded(), expected)
             assert batch.staleness <= settings.max_staleness
             stalest = max(stalest, batch.staleness)
             rewards.append(float(batch.data["reward"].mean()))

@@ -36,7 +36,7 @@ from .cluster_address import is_cluster_url
 from .codec import Argument, bytes_of, pack
 from .commands import Command, plain
 from .driver import Awaited, Blocking, Operation, Written, operation
-from .errors import LimitExceeded, SchemaError, ServerError, StaleVersion, Timeout, explain
+from .errors import LimitExceeded, SchemaError, ServerError, Timeout, explain
 from .ragged import Ragged
 from .rollout_scripts import Script
 from .selectors import check_whole
@@ -138,7 +138,7 @@ class RolloutOperations(Written):
             )
         self.name, self.group_size, self.groups_per_batch = name, int(group_size), int(groups_per_batch)
         self.max_staleness, self.lease_s = int(max_staleness), _seconds(lease_s, "lease_s", 0.001)
-        self._client, self._first_version, self._samples = client, int(first_version), samples
+        self.first_version, self._client, self._samples = int(first_version), client, samples
         self._incarnation: bytes | None = None
 
     @property
@@ -249,7 +249,9 @@ class RolloutOperations(Written):
         while True:
             complete, *told = yield from self._run(what, scripts.TAKE, keys, policy_version)
             if complete:
-                return (yield from self._read(what, policy_version))
+                if batch := (yield from self._read(what, policy_version)):
+                    return batch
+                continue  # samples are gone since: only the script knows whether with their batch
             changes, there = told
             reason = f"{there} of the {self._samples} samples of batch {policy_version} are there"
             yield from self._await_change(what, reason, changes, _LOOK_S, timeout, deadline)
@@ -290,6 +292,7 @@ class RolloutOperations(Written):
             "groups_per_batch": self.groups_per_batch,
             "max_staleness": self.max_staleness,
             "lease_s": self.lease_s,
+            "first_version": self.first_version,
         }
 
     def _open(self) -> Operation[bytes]:
@@ -301,7 +304,7 @@ class RolloutOperations(Written):
         if self._incarnation is not None:
             return self._incarnation
         lease_ms = round(self.lease_s * 1000)
-        numbers = (self._first_version, self._samples, self.max_staleness, lease_ms)
+        numbers = (self.first_version, self._samples, self.max_staleness, lease_ms)
         arguments = (pack(self._spec()), os.urandom(_CALL_BYTES), *numbers)
         what = f"opening of rollouts {self.name!r}"
         incarnation, spec = yield from self._answer(what, scripts.OPEN, self._keys(), arguments)
@@ -367,7 +370,8 @@ class RolloutOperations(Written):
         return [given[at] for at in held]
 
     def _packed(self, sample: Mapping[str, Any]) -> bytes:
-        """One sample as msgpack: a list of its columns' bytes, of ragged ones those of the rows."""
+        """One sample as msgpack: a list of its columns' bytes, of ragged ones those of the rows, by the columns' names:
+        programs may have named them in another order."""
         if not isinstance(sample, Mapping):
             raise SchemaError(f"expected a dict of columns for a sample of {self.name!r}, got {type(sample).__name__}")
         leaves = Leaves()
@@ -376,13 +380,15 @@ class RolloutOperations(Written):
             ragged = isinstance(column, Column) and column.ragged
             leaves[path] = value[None] if hasattr(value, "shape") and not ragged else [value]
         _, columns = check_columns(self._table, leaves)
-        packed = pack([bytes(bytes_of(each.values if isinstance(each, Ragged) else each)) for each in columns])
+        named = dict(zip(self._table.columns, columns, strict=True))
+        parts = [named[path].values if isinstance(named[path], Ragged) else named[path] for path in sorted(named)]
+        packed = pack([bytes(bytes_of(part)) for part in parts])
         if len(packed) > MOST_SAMPLE_BYTES:
             raise LimitExceeded(f"expected a sample of at most {MOST_SAMPLE_BYTES} bytes, got {len(packed)}")
         return packed
 
-    def _read(self, what: str, policy_version: int) -> Operation[RolloutBatch]:
-        """The samples of a batch that is complete, group by group."""
+    def _read(self, what: str, policy_version: int) -> Operation[RolloutBatch | None]:
+        """The samples of a batch that was complete, group by group; None where one is no longer there."""
         key, first = self._batch_key(policy_version), policy_version * self._samples
         versions: list[int] = []
         rows: list[list[bytes]] = []
@@ -392,12 +398,12 @@ class RolloutOperations(Written):
             read: Command[list[bytes]] = plain(what, ("HMGET", key, *fields), lambda value: value, True)
             told = yield from self._client._answer(read)
             for packed, holder in zip(told[::2], told[1::2], strict=True):
-                if holder is None:
-                    raise StaleVersion(f"{what}: another learner has gone on to the next version meanwhile")
+                if holder is None or packed is None:
+                    return None
                 versions.append(int.from_bytes(holder[_CALL_BYTES:], "little"))
                 rows.append(msgpack.unpackb(packed))
-        named = zip(self._table.columns.items(), zip(*rows, strict=True), strict=True)
-        columns = {path: _stacked(column, parts) for (path, column), parts in named}
+        parts_of = dict(zip(sorted(self._table.columns), zip(*rows, strict=True), strict=True))
+        columns = {path: _stacked(column, parts_of[path]) for path, column in self._table.columns.items()}
         groups = np.arange(first, first + self._samples) // self.group_size
         data = shaped(self._table.signature, columns)
         return RolloutBatch(policy_version, data, groups, np.array(versions, np.int64))
@@ -422,7 +428,7 @@ class Rollouts(RolloutOperations, Blocking):
         groups_per_batch: prompts of a batch.
         max_staleness: how many versions a sample's policy may be behind the learner's; 0: workers wait while it trains.
         lease_s: seconds after which a lease may be given to another worker, unless it is renewed.
-        first_version: of the learner's policy, where the rollouts are new.
+        first_version: of the learner's policy, where the rollouts are new. All programs name the same one.
 
     Raises:
         ValueError: the client is of a cluster.

@@ -45,7 +45,7 @@ def make(client: rs.Client) -> Iterator[Callable[..., rs.Rollouts]]:
 
 
 def settings_of(rollouts: rs.Rollouts) -> dict[str, Any]:
-    names = ("signature", "group_size", "groups_per_batch", "max_staleness", "lease_s")
+    names = ("signature", "group_size", "groups_per_batch", "max_staleness", "lease_s", "first_version")
     return {name: getattr(rollouts, name) for name in names}
 
 
@@ -139,6 +139,41 @@ def test_nested_columns_of_every_kind_come_back_as_they_went(make):
     assert data["empty"].shape == (2, 0, 3)
     assert data["image"][1].tolist() == [[1, 1], [1, 1]]
     assert data["half"].dtype == signature["half"].numpy_dtype
+
+
+def test_programs_may_name_the_columns_in_another_order(make, client):
+    tokens, log_probs, text = rs.Column("int32", (None,)), rs.Column("float32", (None,)), rs.Column("S4")
+    rollouts = make(signature={"tokens": tokens, "log_probs": log_probs, "text": {"b": text, "a": text}}, group_size=1)
+    other = {"text": {"a": text, "b": text}, "log_probs": log_probs, "tokens": tokens}
+    taker = rs.Rollouts(client, rollouts.name, **{**settings_of(rollouts), "signature": other})
+    for lease in rollouts.lease(2, 0):
+        given = {"tokens": [7, 8], "log_probs": [0.5, 1.5], "text": {"b": b"b", "a": b"a"}}
+        rollouts.submit(lease, given)
+    data = taker.take(0).data
+    assert list(data) == ["text", "log_probs", "tokens"]
+    assert [data[name][0].tolist() for name in ("tokens", "log_probs")] == [[7, 8], [0.5, 1.5]]
+    assert [data["text"][name].tolist() for name in "ab"] == [[b"a"] * 2, [b"b"] * 2]
+
+
+def test_a_sample_that_is_lost_while_its_batch_is_read_is_made_anew(make, client):
+    """As a kill with `everysec`, or an eviction, may lose it between the script that takes and the reads."""
+    rollouts = make()
+    fill(rollouts, 0, 4)
+    key = f"rollouts:{{{rollouts.name}}}:batch:0"
+    real = rollouts._read
+    lost = []
+
+    def read(what: str, policy_version: int) -> Any:
+        if not lost:
+            lost.append(client.redis.hmget(key, "2", "2h"))
+            client.redis.hdel(key, "2", "2h")
+        return real(what, policy_version)
+
+    rollouts._read = read
+    with pytest.raises(rs.Timeout, match="3 of the 4 samples"):
+        rollouts.take(0, timeout=0)
+    client.redis.hset(key, mapping=dict(zip(("2", "2h"), lost[0], strict=True)))
+    assert len(rollouts.take(0, timeout=0)) == 4
 
 
 # ---- the bound -------------------------------------------------------------------------------------------------------
@@ -321,6 +356,7 @@ def test_the_largest_samples_are_taken_one_after_another_and_larger_ones_refused
     [
         ({"group_size": 3}, "exist with another group_size: expected 2, got 3"),
         ({"max_staleness": 2}, "exist with another max_staleness: expected 1, got 2"),
+        ({"first_version": 17}, "exist with another first_version: expected 0, got 17"),
         ({"signature": {"reward": rs.Column("float64")}}, "exist with another signature"),
     ],
 )
@@ -387,6 +423,7 @@ def test_a_full_server_refuses_samples_and_the_learner_makes_room(eventually):
         client.command("CONFIG", "SET", "maxmemory", limit)
         with pytest.raises(rs.LimitExceeded):
             rollouts.submit(last, {"image": [1]})
+        assert rollouts.renew([last]) == [last]
         assert len(rollouts.take(0)) == 4
         with pytest.raises(rs.Timeout):
             rollouts.take(1, timeout=0)
