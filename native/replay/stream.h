@@ -24,6 +24,7 @@ struct stream {
     uint64_t episode;               /* number of the first step of the newest episode */
     bool open;                      /* the newest episode goes on */
     uint32_t history;
+    uint32_t expected; /* steps of one append that have still to enter (reservation_expect) */
     uint32_t cleared; /* of the steps that it keeps, how many of the oldest were given back already */
     struct stream_step ring[];
 };

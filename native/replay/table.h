@@ -349,6 +349,7 @@ int table_append(struct table *table, struct reservation *reservation, struct st
  * more. Then parts enter, in order, with flags that are good; with the last one the reservation is gone. */
 void reservation_expect(struct reservation *reservation, uint32_t n, struct stream *const *streams);
 void reservation_expect_nothing(struct reservation *reservation);
+void table_stream_expect_nothing(struct stream *stream); /* for each of these streams, beside that */
 int table_begin_append(struct table *table, struct reservation *reservation, struct error *error);
 void table_append_part(struct table *table, struct reservation *reservation, uint32_t n, struct stream *const *streams,
                        const uint8_t *flags);

@@ -118,7 +118,7 @@ void reservation_expect(struct reservation *reservation, uint32_t n, struct stre
     uint32_t keeps = 0;
     for (uint32_t i = 0; i < n; i++) {
         assert(streams[i]->table == reservation->table);
-        keeps += streams[i]->steps < streams[i]->history;
+        keeps += streams[i]->steps + streams[i]->expected++ < streams[i]->history;
     }
     reservation->keeps += keeps;
     reservation->table->keeping += keeps;
@@ -127,6 +127,10 @@ void reservation_expect(struct reservation *reservation, uint32_t n, struct stre
 void reservation_expect_nothing(struct reservation *reservation) {
     reservation->table->keeping -= reservation->keeps;
     reservation->keeps = 0;
+}
+
+void table_stream_expect_nothing(struct stream *stream) {
+    stream->expected = 0;
 }
 
 static int check_flags(uint32_t n, const uint8_t *flags, struct error *error) {
@@ -169,6 +173,7 @@ void table_append_part(struct table *table, struct reservation *reservation, uin
     assert(reservation->table == table && n <= reservation->n - reservation->entered);
     for (uint32_t i = 0; i < n; i++) {
         table->kept_steps += streams[i]->steps < streams[i]->history;
+        streams[i]->expected--;
         slot_store_enter(&table->steps, slots[i]);
         stream_append(streams[i], &table->steps, slots[i], flags ? flags[i] : 0);
     }
@@ -181,7 +186,7 @@ void table_append_part(struct table *table, struct reservation *reservation, uin
         if (table->journal) table_journal_write(table);
     }
     if (reservation->entered < reservation->n) return;
-    reservation_expect_nothing(reservation); /* a stream that filled up in the midst keeps fewer */
+    assert(reservation->keeps == 0);
     reservation_end(reservation);
 }
 
@@ -191,6 +196,7 @@ int table_append(struct table *table, struct reservation *reservation, struct st
     reservation_expect(reservation, reservation->n, streams);
     if (table_begin_append(table, reservation, error)) {
         reservation_expect_nothing(reservation);
+        for (uint32_t i = 0; i < reservation->n; i++) table_stream_expect_nothing(streams[i]);
         return -1;
     }
     table_append_part(table, reservation, reservation->n, streams, flags);

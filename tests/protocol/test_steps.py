@@ -165,6 +165,15 @@ def test_an_item_waits_for_nothing_it_cannot_see(steps):
     assert len(steps.item([0, 0, 0], [0, 1, 2])) == 3
 
 
+def test_steps_that_a_stream_will_not_keep_need_no_room_in_max_bytes(make_steps):
+    steps = make_steps(max_bytes=50_000)
+    for history, fits in ((100, True), (20_000, False)):
+        reply = steps.append([history] * 20_000, options=("HISTORY", history))
+        assert (reply == 20_000) == fits
+    assert "max_bytes" in str(reply)
+    assert steps.append([3] * 50, options=("HISTORY", 100)) == 50  # nothing is left of what was refused
+
+
 def test_items_are_made_all_or_none(client, steps):
     steps.append([0] * 4)
     assert isinstance(steps.item([0, 0, 1], [0, 1, 0]), rs.ServerError)
@@ -255,6 +264,26 @@ def test_an_item_whose_wait_is_over_leaves_nothing_behind(client, make_steps):
     assert isinstance(steps.item([0], [6], options=("BLOCK", 20)), rs.Timeout)
     assert isinstance(steps.item([0], [6]), rs.Timeout)
     assert client.info(steps.name)["reserved_slots"] == 0
+
+
+def test_items_whose_client_hung_up_while_they_were_bound_wait_for_nothing(
+    client, make_steps, open_raw, server, eventually
+):
+    count = 200_000
+    steps = make_steps(capacity=2 * count, rate_limiter={"kind": "queue", "size": count}, sampler="fifo")
+    steps.append([0] * 10)
+    steps.item([0], [5])
+    other = Steps(open_raw(server.url), steps.name)
+    other.append([3] * 10, options=("HISTORY", 8))
+    clients = client.redis.info("clients")["connected_clients"]
+    other.raw.send(encoded("REPLAY.ITEM", steps.name, count, np.full(count, 3, np.uint32).tobytes(),
+                           np.full(count, 7, np.uint64).tobytes(), b"", "BLOCK", 0, "COLUMNS", 2,
+                           "reward", np.zeros(count, np.float32).tobytes(),
+                           "action", np.zeros(count, np.int64).tobytes()))  # fmt: skip
+    other.raw.close()
+    eventually(lambda: client.redis.info("clients")["connected_clients"] < clients, "the connection is closed")
+    info = client.info(steps.name)
+    assert (info["waiting_add"], info["size"]) == (0, 1)
 
 
 def encoded(*arguments: Any) -> bytes:

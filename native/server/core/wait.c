@@ -7,6 +7,7 @@
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/server.h"
+#include "server/core/slices.h"
 #include "server/core/subsystem.h"
 #include "store/store.h"
 
@@ -151,7 +152,10 @@ bool client_retry(struct client *client) {
     if (client->error_replied && client->entry) client->entry->stats.failed++;
     bool changed = server->store->changes != changes;
     command_replied(client, changed);
-    if (client->blocked && client->queue != queue) return true; /* it waits for something else now */
+    if (client->blocked && client->queue != queue) { /* it waits for something else now, unless it hung up meanwhile */
+        if ((client->input_ended || client->hung_up) && !slices_is_going_on(client)) client_close(client);
+        return true;
+    }
     if (client->blocked)
         leave(client); /* a reply that cannot be held closes the client; the next is tried by the caller */
     resume(client);

@@ -69,6 +69,11 @@ static bool tells_of_changes(const struct client *client) {
     return client->connection && !client->closing && client->command && may_show_changes(client->command);
 }
 
+/* By append_log_rests, or for the step that closes it. */
+static bool waits_for_end(const struct client *client) {
+    return client->held && client->held_until == UINT64_MAX;
+}
+
 void append_log_replied(struct client *client) {
     struct append_log *log = client->server->durability->append_log;
     if (log->server->changes.lost && policy_of(log) == APPEND_SYNC_ALWAYS && tells_of_changes(client)) {
@@ -76,7 +81,7 @@ void append_log_replied(struct client *client) {
         return;
     }
     if (!append_log_takes(log) || log->failing || log->beginning || log->writer->appended == come_to(log)) return;
-    if (!tells_of_changes(client)) return;
+    if (!tells_of_changes(client) || waits_for_end(client)) return;
     if (policy_of(log) != APPEND_SYNC_ALWAYS) {
         if (!is_late(log)) return;
         if (!client->held) log->delayed_fsyncs++;
@@ -86,10 +91,10 @@ void append_log_replied(struct client *client) {
 
 void append_log_rests(struct client *client) {
     const struct append_log *log = client->server->durability->append_log;
-    if (!client->server->changes.told[CHANGES_FOR_FILE].in_transaction || !client->connection || client->closing)
-        return;
-    if (!append_log_takes(log) || log->failing || policy_of(log) != APPEND_SYNC_ALWAYS) return;
-    client_hold(client, UINT64_MAX);
+    const struct changes *changes = &client->server->changes;
+    if (!client->connection || client->closing || policy_of(log) != APPEND_SYNC_ALWAYS) return;
+    bool has_part = changes->told[CHANGES_FOR_FILE].in_transaction && append_log_takes(log) && !log->failing;
+    if (has_part || changes->lost) client_hold(client, UINT64_MAX);
 }
 
 static void release(struct append_log *log) {

@@ -160,8 +160,8 @@ static bool append_some(struct client *client, uint64_t deadline_us) {
         reply_failure(client, &error);
         return true;
     }
+    if (request->begun) wait_queue_wake(client->server, &request->entry->adders); /* items may have left to make room */
     if (request->entered < request->n) return false;
-    wait_queue_wake(client->server, &request->entry->adders); /* items may have left to make room */
     reply_integer(client, request->n);
     return true;
 }

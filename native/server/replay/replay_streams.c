@@ -222,6 +222,7 @@ void replay_streams_close_empty(struct client *client, struct replay_entry *entr
     struct replay_streams *open = streams_of(client, entry);
     for (uint32_t number = 0; open && number < REPLAY_STREAM_NUMBERS; number++) {
         struct stream *stream = get(open, number);
+        if (stream) table_stream_expect_nothing(stream);
         if (stream && stream_steps(stream) == 0) {
             forget(open, number);
             table_stream_free(entry->table, stream);

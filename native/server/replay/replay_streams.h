@@ -21,7 +21,8 @@ int replay_streams_find(const struct client *client, const struct replay_entry *
 /* As above; those that are not open are opened. */
 int replay_streams_open(struct client *client, struct replay_entry *entry, const struct resp_argument *argument,
                         uint32_t n, uint32_t history, struct stream **streams, struct error *error);
-/* Takes back what replay_streams_open opened, when the steps for it were refused: closes those without a step. */
+/* Takes back what replay_streams_open opened, when the steps for it were refused: closes those without a step, and expects none
+ * in the others. */
 void replay_streams_close_empty(struct client *client, struct replay_entry *entry);
 /* Closes streams, and returns how many of them were open. */
 uint32_t replay_streams_close(struct client *client, struct replay_entry *entry, const struct resp_argument *argument,
