@@ -91,7 +91,7 @@ def test_adds_to_one_shard_alone_go_on_where_others_have_items_too(cluster, shar
     for shard in shards:
         for low in (0, 15):
             shard.add("t", keys(low, low + 15), timeout=0)
-    used = 0
+    used = given_up = 0
 
     def add() -> None:
         for key in range(200):
@@ -99,10 +99,12 @@ def test_adds_to_one_shard_alone_go_on_where_others_have_items_too(cluster, shar
 
     with in_background(add) as errors:
         while cluster.info("t")["added"] < 260 and not errors:
-            with contextlib.suppress(rs.Timeout):
+            try:
                 used += len(cluster.sample("t", 4, timeout=0.5))
+            except rs.Timeout:
+                given_up += 4  # shards may have drawn them already
     info = cluster.info("t")
-    assert 260 - 80 <= used <= info["added"] == 260
+    assert 260 - 80 - given_up - 4 <= used <= info["added"] == 260  # 4: drawn, and not used yet
     assert used <= info["sampled"] - info["unused"] + 4
 
 
