@@ -11,8 +11,7 @@
 
 #define CODED_BYTES_BETWEEN_LOOKS (32u << 10) /* at the clock, while steps are coded */
 #define BYTES_BETWEEN_LOOKS (64u << 10) /* the same, while ragged values, or blocks, are copied */
-#define VALUE_COST_BYTES \
-    256u /* a value, or a block, costs about as much as copying so many bytes, however short it is */
+#define VALUE_COST_BYTES 256u /* a value or block, however short, costs about as much as copying so many bytes */
 #define PLACED_BYTES (256u << 10) /* of steps that are given slots at once; short ones count as above */
 
 /* ---- staging ------------------------------------------------------------------------------------------------------- */
