@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import replay_server as rs
-from replay_server.actors.games import Watch, game_seeds, play_games
+from replay_server.actors.play_games import Watch, game_seeds, play_games
 from replay_server.actors.rollout import Stop, as_callable
 from replay_server.rl.acting import make_acting
 from replay_server.rl.connection import PersistentClient
@@ -58,7 +58,7 @@ def evaluate(
 
     Actions are the best ones but for the share `epsilon` (None = ``settings.eval_epsilon``). Returns [] if `stop` came
     first. Runs on one torch thread: batches are so small that more only wait for each other. `watch`: see
-    `replay_server.actors.games.play_games`.
+    `replay_server.actors.play_games.play_games`.
     """
     settings = dataclasses.replace(settings, max_frames_per_episode=settings.eval_max_frames_per_episode)
     acting = make_acting(environment_spec(settings))

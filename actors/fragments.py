@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from replay_server.actors.envs import EpisodeScores, make_environments
-from replay_server.actors.games import Watch, game_seeds, play_games
+from replay_server.actors.play_games import Watch, game_seeds, play_games
 from replay_server.actors.state_codec import StateError, pack_state, unpack_state
 from replay_server.rl.environment_spec import is_atari
 from replay_server.rl.fragments import fragment_signature
@@ -240,7 +240,7 @@ def evaluate_policy(
     """Plays `episodes` whole fresh games with `network` (on the CPU) and returns their unclipped scores.
 
     Actions are drawn from the policy; with `greedy`, those it thinks likeliest. What `before_step` raises, called
-    before each step, ends the call. `watch`: see `replay_server.actors.games.play_games`.
+    before each step, ends the call. `watch`: see `replay_server.actors.play_games.play_games`.
     """
 
     normalize = network.normalizer()

@@ -36,7 +36,7 @@ from replay_server.rl.run_directory import RunDirectory, write_json
 from replay_server.serverless.asynchronous import AsynchronousRounds
 from replay_server.serverless.backends.backend import Backend, Invocation, Platform, make_platform
 from replay_server.serverless.cost import Bill
-from replay_server.serverless.lease import JobInUse, Lease
+from replay_server.serverless.job_name_claim import JobInUse, JobNameClaim
 from replay_server.serverless.prices import load_prices
 from replay_server.serverless.record import RoundRecord
 from replay_server.serverless.requests import ActorPlace, Requests
@@ -128,7 +128,7 @@ class Orchestrator:
         self._on_progress = on_progress
         self._message = on_message
         self._server: rs.Server | None = None
-        self._lease: Lease | None = None
+        self._claim: JobNameClaim | None = None
         self._session_steps = 0
         self._session_updates = 0
         self._session_s = 0.0
@@ -175,7 +175,7 @@ class Orchestrator:
         url = self._open_server(stack)
         self.run_directory.write_job("train", url)
         client = stack.enter_context(rs.Client(url, connect_timeout=2.0, socket_timeout=30.0, reconnect_timeout=2.0))
-        self._lease = stack.enter_context(Lease(client, self.names, settings.keep))
+        self._claim = stack.enter_context(JobNameClaim(client, self.names, settings.keep))
         client.create_table(self._table(spec))
         version = initialise(self.algorithm, spec, client, self.names, checkpoint)
         requests = Requests(
@@ -250,8 +250,8 @@ class Orchestrator:
         return SynchronousRounds(job)
 
     def _check_server(self) -> None:
-        if self._lease is not None:
-            self._lease.check()
+        if self._claim is not None:
+            self._claim.check()
         if self._server is not None and not self._server.running:
             words = self._server.log().strip().splitlines()
             raise rs.ConnectionLost(
@@ -383,9 +383,9 @@ class Orchestrator:
             "sequences": [[actor, place.sequence] for actor, place in sorted(job.places.items())],
         }
         try:
-            if self._lease is not None:  # Else it would be another job's state that is saved here.
-                self._lease.renew()
-                self._lease.check()
+            if self._claim is not None:  # Else it would be another job's state that is saved here.
+                self._claim.renew()
+                self._claim.check()
             save_checkpoint(self.algorithm, job.client, self.names, self.run_directory.checkpoints, more)
         except (rs.ReplayError, redis.exceptions.RedisError, OSError, StateError, JobInUse) as error:
             self._message(f"no checkpoint could be written: {error}")

@@ -25,7 +25,7 @@ from replay_server.rl.policy_settings import PolicySettings
 from replay_server.rl.policy_spec import policy_spec
 from replay_server.rl.run_directory import RunDirectory, new_run_path
 from replay_server.serverless.backends.backend import FunctionError, check_platform
-from replay_server.serverless.lease import JobInUse
+from replay_server.serverless.job_name_claim import JobInUse
 from replay_server.serverless.orchestrator import Orchestrator, Progress, make_bill
 from replay_server.serverless.prices import PriceError
 from replay_server.serverless.rounds import TrainingFailed

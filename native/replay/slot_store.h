@@ -36,7 +36,7 @@
 #include "replay/table.h"
 
 #define SLOT_NONE UINT32_MAX
-/* Steps have lower slots. In a list, numbers from here on are of places without a step (window.h). */
+/* Steps have lower slots. In a list, numbers from here on are of places without a step (item_windows.h). */
 #define SLOT_STEPS_MOST 0xffff0000u
 #define SLOT_RESERVED UINT32_MAX /* in place of a count of references */
 #define SLOT_MOST_REFERENCES (UINT32_MAX - 1)
@@ -81,7 +81,7 @@ struct slot_store {
     struct slot_store *seen;
     uint32_t list_length; /* slots of `seen` that a slot sees; 0: none */
     uint32_t *list; /* by slot */
-    struct reservation *pool; /* kept for the next, see reservation.h */
+    struct reservation *pool; /* kept for the next, see slot_reservation.h */
     uint32_t pooled, reservations;
     /* of items */
     struct slot *slot; /* `entries`; NULL: the slots are of steps */

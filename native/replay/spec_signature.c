@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "replay/item_windows.h"
 #include "replay/ragged_store.h"
-#include "replay/window.h"
 
 static const struct {
     const char *name;

@@ -49,7 +49,7 @@ uint32_t stream_clear(struct stream *stream, struct slot_store *store, uint32_t 
 int stream_window(const struct stream *stream, uint64_t number, uint32_t length, int32_t offset, uint32_t *steps,
                   struct error *error);
 
-/* Writes the places of a ragged window of at most `most` steps (window.h), and takes no references. -1 where a step is not
+/* Writes the places of a ragged window of at most `most` steps (item_windows.h), and takes no references. -1 where a step is not
  * there yet, or has left the history, or where the span is longer or goes beyond its episode. */
 int stream_span(const struct stream *stream, const struct table_span *span, uint32_t most, uint32_t *steps,
                 struct error *error);

@@ -4,17 +4,17 @@
 
 #include "base/random.h"
 #include "replay/freshness.h"
+#include "replay/item_windows.h"
 #include "replay/max_tree.h"
 #include "replay/priority_counts.h"
 #include "replay/rate_limiter.h"
-#include "replay/reservation.h"
 #include "replay/selector.h"
 #include "replay/selector_order.h"
+#include "replay/slot_reservation.h"
 #include "replay/slot_store.h"
 #include "replay/stream.h"
 #include "replay/table.h"
 #include "replay/table_journal.h"
-#include "replay/window.h"
 
 #define TABLE_RESERVED_LIMIT (TABLE_SPARE_SLOTS / 2)
 

@@ -22,7 +22,7 @@ BEST, NEWEST = "best", "newest"
 EPISODES = 20
 
 Play = Callable[..., list[float]]
-"""Scores of games, by their number, their seed, and `watch` as `replay_server.actors.games.play_games` has it."""
+"""Scores of games, by their number, their seed, and `watch` as `replay_server.actors.play_games.play_games` has it."""
 
 
 def main_evaluate(argv: list[str] | None = None) -> int:

@@ -13,7 +13,7 @@ from torch import nn
 
 import replay_server as rs
 from replay_server.actors.evaluator import Evaluation, evaluate, run_evaluator
-from replay_server.actors.games import GAMES_AT_A_TIME
+from replay_server.actors.play_games import GAMES_AT_A_TIME
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.networks import make_network
 from replay_server.rl.settings import ApexSettings

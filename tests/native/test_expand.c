@@ -4,7 +4,7 @@
 
 #include "base/random.h"
 #include "check.h"
-#include "replay/expand.h"
+#include "replay/coded_reply_windows.h"
 
 #define ITEMS 5u
 #define STEP 3u

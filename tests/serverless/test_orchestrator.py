@@ -19,11 +19,11 @@ from replay_server.learner.loop import run_learner
 from replay_server.rl.function_contract import ActorRequest, LearnerRequest, Names
 from replay_server.rl.run_directory import RunDirectory
 from replay_server.rl.settings import ApexSettings
-from replay_server.serverless import lease
+from replay_server.serverless import job_name_claim
 from replay_server.serverless.backends.backend import FunctionLost
 from replay_server.serverless.cost import Bill
 from replay_server.serverless.invocation_log import read_invocations
-from replay_server.serverless.lease import JobInUse
+from replay_server.serverless.job_name_claim import JobInUse
 from replay_server.serverless.orchestrator import Orchestrator
 from replay_server.serverless.prices import load_prices
 from replay_server.serverless.rounds import TrainingFailed
@@ -164,7 +164,7 @@ def test_a_name_in_use_is_refused_and_its_job_goes_on(tmp_path, platform, server
 def test_a_job_whose_name_has_passed_to_another_ends_and_leaves_it_alone(
     tmp_path, platform, server, client, monkeypatch
 ):
-    monkeypatch.setattr(lease, "LEASE_S", 1)
+    monkeypatch.setattr(job_name_claim, "CLAIM_S", 1)
 
     def lose_the_name(request):
         if request.request == "r2-a0":
@@ -180,11 +180,11 @@ def test_a_job_whose_name_has_passed_to_another_ends_and_leaves_it_alone(
     assert job.progress.round >= 1
     assert all(int(path.name[5:]) % 10 == 0 for path in (tmp_path / "checkpoints").glob("step_*"))
     client.redis.delete("passed:lease")
-    lease.Lease(client, job.names).close()  # so that the next tests find nothing of it
+    job_name_claim.JobNameClaim(client, job.names).close()  # so that the next tests find nothing of it
 
 
 def test_a_claim_that_was_lost_with_its_server_is_made_again(client):
-    with lease.Lease(client, Names("claimed")) as claim:
+    with job_name_claim.JobNameClaim(client, Names("claimed")) as claim:
         client.redis.delete("claimed:lease")
         claim.renew()
         claim.check()
@@ -194,9 +194,9 @@ def test_a_claim_that_was_lost_with_its_server_is_made_again(client):
 
 def test_a_job_that_lost_its_name_while_it_removed_leaves_the_next_owners_keys(client, monkeypatch):
     """The claim passes to another between the removal of the table and that of the keys."""
-    claim = lease.Lease(client, Names("late"))
+    claim = job_name_claim.JobNameClaim(client, Names("late"))
     client.redis.mset({"late:one": "ours", "late:two": "ours"})
-    removal = lease._removal
+    removal = job_name_claim._removal
 
     def pass_the_name_on(*arguments, **options):
         for command in removal(*arguments, **options):
@@ -205,31 +205,31 @@ def test_a_job_that_lost_its_name_while_it_removed_leaves_the_next_owners_keys(c
                 client.redis.set("late:one", "theirs")
             yield command
 
-    monkeypatch.setattr(lease, "_removal", pass_the_name_on)
+    monkeypatch.setattr(job_name_claim, "_removal", pass_the_name_on)
     claim.close()
     assert client.redis.mget("late:lease", "late:one") == [b"another", b"theirs"]
     client.redis.delete("late:lease", "late:one", "late:two")
 
 
 def test_a_claim_is_renewed_while_the_removal_lasts(client, monkeypatch):
-    claim = lease.Lease(client, Names("slow"))
+    claim = job_name_claim.JobNameClaim(client, Names("slow"))
     client.redis.set("slow:one", "ours")
     client.redis.expire("slow:lease", 1)
-    removal = lease._removal
+    removal = job_name_claim._removal
 
     def wait_for_a_renewal(*arguments, **options):
         claim.renew()  # As the thread does that renews.
         assert client.redis.ttl("slow:lease") > 1
         yield from removal(*arguments, **options)
 
-    monkeypatch.setattr(lease, "_removal", wait_for_a_renewal)
+    monkeypatch.setattr(job_name_claim, "_removal", wait_for_a_renewal)
     claim.close()
     assert not claim._renewing.is_alive()
     assert not client.redis.exists("slow:lease", "slow:one")
 
 
 def test_a_name_that_was_given_back_is_not_claimed_again_by_a_late_renewal(client):
-    claim = lease.Lease(client, Names("back"))
+    claim = job_name_claim.JobNameClaim(client, Names("back"))
     claim.close()
     claim.renew()
     assert not client.redis.exists("back:lease")

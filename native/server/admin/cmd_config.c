@@ -7,6 +7,7 @@
 #include "server/core/command_table.h"
 #include "server/core/config.h"
 #include "server/core/descriptors.h"
+#include "server/core/secret_arguments.h"
 #include "server/core/server.h"
 #include "server/durability/append_log.h"
 #include "server/durability/durability_subsystem.h"

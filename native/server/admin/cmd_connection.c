@@ -5,6 +5,7 @@
 #include "server/admin/admin_subsystem.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
+#include "server/core/secret_arguments.h"
 #include "server/core/server.h"
 #include "server/redis/acl/acl.h"
 #include "server/redis/pubsub/pubsub.h"

@@ -9,6 +9,7 @@
 #include "server/admin/admin_subsystem.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
+#include "server/core/secret_arguments.h"
 #include "server/core/server.h"
 #include "server/redis/keys/keyspace.h"
 
@@ -53,7 +54,7 @@ static void show(struct client *client, const struct command *command) {
         const struct resp_argument *argument = &client->argv[i];
         text_append_bytes(&line, " ", 1);
         if (command_argument_is_secret(command, client->argc, client->argv, i))
-            text_append(&line, "\"(redacted)\"");
+            text_append(&line, "\"" SECRET_SHOWN_AS "\"");
         else
             append_quoted(&line, argument->data, argument->data ? argument->length : 0);
     }

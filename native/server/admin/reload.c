@@ -18,6 +18,7 @@
 #include "server/core/config_table.h"
 #include "server/core/descriptors.h"
 #include "server/core/program.h"
+#include "server/core/secret_arguments.h"
 #include "server/core/service_manager.h"
 #include "server/durability/append_log.h"
 #include "server/durability/durability_subsystem.h"

@@ -13,6 +13,7 @@
 #include "server/core/config.h"
 #include "server/core/config_table.h"
 #include "server/core/program.h"
+#include "server/core/secret_arguments.h"
 
 struct rewrite {
     struct server *server;

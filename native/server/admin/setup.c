@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/msgpack.h"
 #include "server/core/config.h"
+#include "server/core/secret_arguments.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/replay_subsystem.h"
 
@@ -78,7 +79,7 @@ static int read_config(struct msgpack_reader *reader, struct server_config *conf
             return -1;
         if (config_assign(config, setting, text, false, &why) < 0)
             return error_set(error, ERROR_GENERIC, "setting %s = %s: %s", setting,
-                             config_is_secret(setting, strlen(setting)) ? "(hidden)" : text, why.message);
+                             config_is_secret(setting, strlen(setting)) ? SECRET_SHOWN_AS : text, why.message);
     }
     return 0;
 }

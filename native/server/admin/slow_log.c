@@ -9,9 +9,8 @@
 #include "server/admin/admin_subsystem.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
+#include "server/core/secret_arguments.h"
 #include "server/core/server.h"
-
-#define REDACTED "(redacted)"
 
 /* ---- slow commands ----------------------------------------------------------------------------------- */
 
@@ -67,7 +66,7 @@ static void keep_arguments(struct slow_command *slow, const struct command *comm
             int length = snprintf(more, sizeof more, "... (%u more arguments)", argc - SLOW_LOG_ARGUMENTS + 1);
             slow->arguments[i] = text_blob(more, (size_t)length, "");
         } else if (command_argument_is_secret(command, argc, argv, i)) {
-            slow->arguments[i] = text_blob(REDACTED, strlen(REDACTED), "");
+            slow->arguments[i] = text_blob(SECRET_SHOWN_AS, strlen(SECRET_SHOWN_AS), "");
         } else {
             slow->arguments[i] = shorten(&argv[i]);
         }

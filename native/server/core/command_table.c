@@ -216,17 +216,6 @@ uint32_t command_request_flags(const struct client *client, const struct command
     return command->flags_of ? command->flags_of(client) : command->flags;
 }
 
-bool every_argument_is_secret(uint32_t argc, const struct resp_argument *argv, uint32_t index) {
-    (void)argc;
-    (void)argv;
-    return index > 0;
-}
-
-bool command_argument_is_secret(const struct command *command, uint32_t argc, const struct resp_argument *argv,
-                                uint32_t index) {
-    return index > 0 && command->is_secret && command->is_secret(argc, argv, index);
-}
-
 size_t command_table_count(const struct command_table *table) {
     return table->count;
 }

@@ -41,11 +41,6 @@ struct command_table;
 bool command_arity_holds(const struct command *command, uint32_t argc);
 /* Of a client's request for this command. */
 uint32_t command_request_flags(const struct client *client, const struct command *command);
-/* An is_secret for rows of commands that take nothing else. */
-bool every_argument_is_secret(uint32_t argc, const struct resp_argument *argv, uint32_t index);
-/* Passwords are shown to nobody. */
-bool command_argument_is_secret(const struct command *command, uint32_t argc, const struct resp_argument *argv,
-                                uint32_t index);
 /* The keys of a request for this command, whose arity holds; as a command_keys_of. */
 int command_keys(const struct command *command, uint32_t argc, const struct resp_argument *argv,
                  struct key_place *places, int max);

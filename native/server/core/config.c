@@ -267,13 +267,6 @@ int config_find(const char *name) {
     return -1;
 }
 
-bool config_is_secret(const void *name, size_t length) {
-    static const char *const secrets[] = {"masterauth", "requirepass", "tls-key-file-pass"};
-    for (size_t i = 0; i < sizeof secrets / sizeof secrets[0]; i++)
-        if (length == strlen(secrets[i]) && strncasecmp(name, secrets[i], length) == 0) return true;
-    return false;
-}
-
 size_t config_count(void) {
     return SETTINGS;
 }

@@ -13,8 +13,6 @@ bool config_parse_bytes(const char *text, int64_t *value);
 size_t config_count(void);
 const char *config_name(size_t index);
 int config_find(const char *name); /* in any case; −1: there is none */
-/* In any case. Its value is for no log, no message, and no file that is written. */
-bool config_is_secret(const void *name, size_t length);
 /* Writes the value as CONFIG GET shows it. */
 void config_value(const struct server_config *config, size_t index, char value[CONFIG_VALUE_BYTES]);
 /* Sets one value in `config` only. `live`: refuse what takes effect only at start. */

@@ -3,10 +3,11 @@
 
 #include "server/core/client.h"
 #include "server/core/command_table.h"
+#include "server/core/secret_arguments.h"
 #include "server/core/server.h"
 #include "server/replay/replay_rows.h"
 #include "server/replay/replay_subsystem.h"
-#include "server/replay/share.h"
+#include "server/replay/shared_memory.h"
 
 /* Over TCP memory cannot be shared, but the client may be told of the socket that it can be shared over. */
 static void tell_socket(struct client *client) {

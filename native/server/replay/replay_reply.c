@@ -10,7 +10,7 @@
 #include "server/replay/replay_registry.h"
 #include "server/replay/replay_source.h"
 #include "server/replay/replay_subsystem.h"
-#include "server/replay/share.h"
+#include "server/replay/shared_memory.h"
 
 /* ---- batches ------------------------------------------------------------------------------------------------------- */
 

@@ -9,7 +9,7 @@
 #include "server/replay/replay_ragged.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/replay_subsystem.h"
-#include "server/replay/share.h"
+#include "server/replay/shared_memory.h"
 
 #define GATHER_PIECE_BYTES (128u << 10) /* between two looks at the clock */
 

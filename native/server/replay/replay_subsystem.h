@@ -3,7 +3,7 @@
 #define REPLAY_SERVER_REPLAY_SUBSYSTEM_H
 
 #include "server/core/subsystem.h"
-#include "server/replay/share.h"
+#include "server/replay/shared_memory.h"
 
 struct cold_readers;
 struct gradients_registry;

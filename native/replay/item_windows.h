@@ -1,10 +1,10 @@
-/* window: which steps each item sees. Windows of equal length and offset see the same steps, whatever column they look at,
- * so an item keeps one list of step slots for each such group (slot_store.h), one group behind the other. A ragged window
- * is a group of its own, with as many places as it has steps at most. It shows the steps that its item was made with. Where
- * these are fewer, the places behind them are SLOT_NONE, but for the last, which says how many they are:
- * SLOT_STEPS_MOST + number. */
-#ifndef REPLAY_REPLAY_WINDOW_H
-#define REPLAY_REPLAY_WINDOW_H
+/* item_windows: which steps each item sees. Windows of equal length and offset see the same steps, whatever column they
+ * look at, so an item keeps one list of step slots for each such group (slot_store.h), one group behind the other. A
+ * ragged window is a group of its own, with as many places as it has steps at most. It shows the steps that its item
+ * was made with. Where these are fewer, the places behind them are SLOT_NONE, but for the last, which says how many
+ * they are: SLOT_STEPS_MOST + number. */
+#ifndef REPLAY_REPLAY_ITEM_WINDOWS_H
+#define REPLAY_REPLAY_ITEM_WINDOWS_H
 
 #include <stdint.h>
 

@@ -1,5 +1,5 @@
 /* reservation: reserve and land, for items and steps. */
-#include "replay/reservation.h"
+#include "replay/slot_reservation.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "server/replay/share.h"
+#include "server/replay/shared_memory.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 /* window: groups of windows, the lists of steps that items see, and copying them out. */
-#include "replay/window.h"
+#include "replay/item_windows.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -1,7 +1,7 @@
-/* expand: for clients: builds windows from a coded reply, which holds the distinct steps and, for each item, which of
- * them it shows. The format is in docs/protocol.md, REPLAY.SAMPLE. */
-#ifndef REPLAY_REPLAY_EXPAND_H
-#define REPLAY_REPLAY_EXPAND_H
+/* coded_reply_windows: for clients: builds windows from a coded reply, which holds the distinct steps and, for each
+ * item, which of them it shows. The format is in docs/protocol.md, REPLAY.SAMPLE. */
+#ifndef REPLAY_REPLAY_CODED_REPLY_WINDOWS_H
+#define REPLAY_REPLAY_CODED_REPLY_WINDOWS_H
 
 #include <stddef.h>
 #include <stdint.h>

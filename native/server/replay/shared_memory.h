@@ -1,8 +1,8 @@
-/* share: shared memory from which a client on the same host reads its sampled batches. Each client has an arena, cut
- * into regions. A region belongs to the client until it gives it back or disconnects. The client maps the arena
- * read-only, and the server never reads from it. Knows neither tables nor replies. */
-#ifndef REPLAY_SERVER_SHARE_H
-#define REPLAY_SERVER_SHARE_H
+/* shared_memory: shared memory from which a client on the same host reads its sampled batches. Each client has an
+ * arena, cut into regions. A region belongs to the client until it gives it back or disconnects. The client maps the
+ * arena read-only, and the server never reads from it. Knows neither tables nor replies. */
+#ifndef REPLAY_SERVER_SHARED_MEMORY_H
+#define REPLAY_SERVER_SHARED_MEMORY_H
 
 #include <stdbool.h>
 #include <stddef.h>

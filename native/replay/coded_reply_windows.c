@@ -1,5 +1,5 @@
 /* expand: decodes each distinct step where it is shown first, and copies it from there to where it is shown again. */
-#include "replay/expand.h"
+#include "replay/coded_reply_windows.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* reservation: items, or steps, on their way into a table: slots, or a staging area, that bytes may land in until the caller
- * commits them or gives them back. For the files of replay/; callers see table.h.
+/* slot_reservation: items, or steps, on their way into a table: slots, or a staging area, that bytes may land in until
+ * the caller commits them or gives them back. For the files of replay/; callers see table.h.
  *
  * A column lands in the reserved slots themselves, unless it lands `apart`, in a staging area with one value after
  * another. That holds for:
@@ -10,8 +10,8 @@
  * once. Only the reservation writes to its slots (slot_store.h), and nothing reads them before they have entered. It
  * can be released at any time before the commit, which gives everything back. So a client that stalls or vanishes
  * keeps nothing. */
-#ifndef REPLAY_REPLAY_RESERVATION_H
-#define REPLAY_REPLAY_RESERVATION_H
+#ifndef REPLAY_REPLAY_SLOT_RESERVATION_H
+#define REPLAY_REPLAY_SLOT_RESERVATION_H
 
 #include "replay/column_set.h"
 #include "replay/slot_store.h"

@@ -2,7 +2,7 @@
 
 Several jobs share a server: all that one has is named after it (`replay_server.rl.function_contract.Names`), and a name
 belongs to one job at a time. The claim is a key with an expiry that is renewed while the job lives, so that the name of
-a job that was killed is free again after `LEASE_S`.
+a job that was killed is free again after `CLAIM_S`.
 
 The claim is a lock of redis-py, which renews and gives back in one step what is still this job's. A lock says nothing
 of other keys, so a job removes what it has in transactions that watch the claim: each happens while the claim is this
@@ -22,7 +22,7 @@ from redis.lock import Lock
 import replay_server as rs
 from replay_server.rl.function_contract import Names
 
-LEASE_S = 30
+CLAIM_S = 30
 """How long a claim holds that nobody renews, in seconds."""
 KEYS_AT_ONCE = 500
 """Keys that one transaction removes."""
@@ -34,7 +34,7 @@ class JobInUse(Exception):
     """Another job of that name lives on the server."""
 
 
-class Lease:
+class JobNameClaim:
     """The claim of one job. A context manager; its end gives the name back.
 
     What an earlier job of this name has left is removed at the beginning.
@@ -57,11 +57,11 @@ class Lease:
             raise JobInUse(
                 f"expected job name {names.job!r} to be free on this server, and a table has it: give another"
             )
-        self._lock = Lock(client.redis, self._key, timeout=LEASE_S, thread_local=False)
+        self._lock = Lock(client.redis, self._key, timeout=CLAIM_S, thread_local=False)
         if not self._lock.acquire(blocking=False, token=self._token):
             raise JobInUse(
                 f"expected job name {names.job!r} to be free on this server, and a job of that name runs: give another "
-                f"--job, or wait {LEASE_S} s if it was killed"
+                f"--job, or wait {CLAIM_S} s if it was killed"
             )
         self._renewing = threading.Thread(target=self._renew_while_it_lives, name="lease", daemon=True)
         self._renewing.start()
@@ -72,7 +72,7 @@ class Lease:
             self.close()
             raise
 
-    def __enter__(self) -> Lease:
+    def __enter__(self) -> JobNameClaim:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -98,12 +98,12 @@ class Lease:
         """Raises JobInUse where the claim has passed to another job: this one was not there to renew it in time."""
         if self._lost.is_set():
             raise JobInUse(
-                f"the claim on job name {self._names.job!r} was not renewed for {LEASE_S} s, and another job has that "
+                f"the claim on job name {self._names.job!r} was not renewed for {CLAIM_S} s, and another job has that "
                 "name now: this one ends, and leaves to the other what is on the server; resume it under another --job"
             )
 
     def renew(self) -> None:
-        """Makes the claim hold for `LEASE_S` from now, if nobody else has it; `check` tells."""
+        """Makes the claim hold for `CLAIM_S` from now, if nobody else has it; `check` tells."""
         try:
             self._lock.reacquire()
         except redis.exceptions.LockError:
@@ -112,7 +112,7 @@ class Lease:
                 self._lost.set()
 
     def _renew_while_it_lives(self) -> None:
-        while not self._ended.wait(LEASE_S / 3):
+        while not self._ended.wait(CLAIM_S / 3):
             with contextlib.suppress(rs.ReplayError, redis.exceptions.RedisError, OSError):
                 self.renew()
 
