@@ -119,11 +119,17 @@ void window_map_gather(const struct window_map *map, const struct slot_store *it
         if (i + AHEAD + LISTS_AHEAD < n) __builtin_prefetch(slot_list(items, slots[i + AHEAD + LISTS_AHEAD]) + first);
         if (i + AHEAD < n) __builtin_prefetch(base + slot_list(items, slots[i + AHEAD])[first] * stride);
         const uint32_t *list = slot_list(items, slots[i]) + first;
-        for (uint32_t k = 0; k < length; k++, to += step_bytes)
-            if (streamed)
-                copy_streamed(to, base + list[k] * stride, step_bytes);
-            else
-                memcpy(to, base + list[k] * stride, step_bytes);
+        if (streamed) {
+            const uint8_t *from[COPY_STREAM_PIECES];
+            for (uint32_t k = 0; k < length;) {
+                uint32_t count = 0;
+                while (count < COPY_STREAM_PIECES && k < length) from[count++] = base + list[k++] * stride;
+                copy_streamed_pieces(to, from, count, step_bytes);
+                to += count * step_bytes;
+            }
+        } else {
+            for (uint32_t k = 0; k < length; k++, to += step_bytes) memcpy(to, base + list[k] * stride, step_bytes);
+        }
     }
     if (streamed) copy_streamed_end();
 }

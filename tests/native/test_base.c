@@ -330,6 +330,25 @@ static void a_streamed_copy_is_a_copy(void) {
     }
 }
 
+static void streamed_pieces_come_to_lie_one_after_another(void) {
+    enum { ROOM = 4096, LARGEST = 900 };
+    uint8_t from[ROOM], to[ROOM], expected[ROOM];
+    for (int i = 0; i < ROOM; i++) from[i] = (uint8_t)(i * 7 + i / 256);
+    for (size_t bytes = 64; bytes <= LARGEST; bytes += 11)
+        for (uint32_t count = 1; count <= COPY_STREAM_PIECES; count++) {
+            const uint8_t *pieces[COPY_STREAM_PIECES];
+            memset(to, 0xaa, ROOM);
+            memset(expected, 0xaa, ROOM);
+            for (uint32_t k = 0; k < count; k++) {
+                pieces[k] = from + (bytes * 13 + k * 1009) % (ROOM - LARGEST);
+                memcpy(expected + 100 + k * bytes, pieces[k], bytes);
+            }
+            copy_streamed_pieces(to + 100, pieces, count, bytes);
+            copy_streamed_end();
+            CHECK(memcmp(to, expected, ROOM) == 0);
+        }
+}
+
 static void a_recent_histogram_forgets_what_is_two_windows_old(void) {
     static struct recent_histogram recent;
     static struct histogram sum;
@@ -464,6 +483,7 @@ int main(void) {
     RUN(random_numbers_repeat_by_seed_and_are_uniform);
     RUN(powers_are_those_of_the_library_and_the_same_on_every_path);
     RUN(a_streamed_copy_is_a_copy);
+    RUN(streamed_pieces_come_to_lie_one_after_another);
     RUN(quantiles_are_within_a_sixteenth);
     RUN(a_recent_histogram_forgets_what_is_two_windows_old);
     RUN(characters_are_those_of_utf8);

@@ -75,10 +75,9 @@ struct replay_request;
 struct replay_gather {
     struct replay_batch *batch;  /* NULL: there is none */
     uint64_t lease;
-    size_t region, offset;       /* of the region in the arena; of the column that is being gathered, in the region */
-    uint32_t place, item;        /* which of the columns asked for, and its next item */
-    size_t column_bytes,
-        done;   /* of that column: all of its bytes, and those that are gathered; before the first item 0 */
+    size_t region, offset;       /* of the region in the arena; of the column at `place`, in the region */
+    uint32_t place, item;        /* the first column, of those asked for, that is not complete, and its next item */
+    size_t ragged_done;          /* bytes that are gathered, if that column is ragged */
 };
 
 /* How a batch that waits for the disk goes on: all of it is in memory; or the wait was cut short. Both take the batch over. */

@@ -35,50 +35,65 @@ static size_t shared_bytes(const struct replay_request *request, const struct re
 
 /* ---- gathering --------------------------------------------------------------------------------------------------------- */
 
+static const struct column *column_at(const struct replay_request *request, uint32_t place) {
+    return &table_config(request->entry->table)->column[request->columns[place]];
+}
+
 /* Items of a ragged column, until they are about `budget` bytes; its offsets come before the first. */
-static size_t gather_ragged(const struct table *table, struct replay_gather *gather, uint32_t column, uint8_t *to,
-                            size_t budget) {
-    const struct replay_batch *batch = gather->batch;
-    size_t before = gather->done;
-    if (gather->done == 0) {
-        table_ragged_offsets(table, column, batch->slots, batch->n, (int64_t *)(void *)to);
-        gather->done += (batch->n + (size_t)1) * sizeof(int64_t);
-    }
-    while (gather->item < batch->n && gather->done - before < budget)
-        gather->done += table_ragged_gather(table, column, &batch->slots[gather->item++], 1, to + gather->done);
-    return gather->done - before;
-}
-
-static size_t gather_fixed(const struct table *table, struct replay_gather *gather, uint32_t column, uint8_t *to,
-                           size_t budget) {
-    size_t item_bytes = table_config(table)->column[column].item_bytes, items = budget / item_bytes;
-    uint32_t n = gather->batch->n;
-    if (items == 0) items = 1;
-    if (items > n - gather->item) items = n - gather->item;
-    table_gather_part(table, column, gather->batch->slots + gather->item, (uint32_t)items, to + gather->done,
-                      gather->column_bytes);
-    gather->item += (uint32_t)items;
-    gather->done += items * item_bytes;
-    return items * item_bytes;
-}
-
-/* Copies up to `budget` bytes of the column that the gather stands at; returns how many. */
-static size_t gather_piece(struct replay_request *request, uint8_t *region, size_t budget) {
+static size_t gather_ragged(struct replay_request *request, uint8_t *region, size_t budget) {
     struct replay_gather *gather = &request->gather;
+    const struct replay_batch *batch = gather->batch;
     const struct table *table = request->entry->table;
     uint32_t column = request->columns[gather->place];
-    if (gather->done == 0) gather->column_bytes = replay_shared_column_bytes(gather->batch, column);
-    size_t copied = 0;
-    if (gather->column_bytes) {
-        bool ragged = column_is_ragged(&table_config(table)->column[column]);
-        copied = (ragged ? gather_ragged : gather_fixed)(table, gather, column, region + gather->offset, budget);
-        if (gather->item < request->n) return copied;
-        gather->offset += padded(gather->column_bytes);
+    size_t column_bytes = replay_shared_column_bytes(batch, column), before = gather->ragged_done;
+    uint8_t *to = region + gather->offset;
+    if (column_bytes && before == 0) {
+        table_ragged_offsets(table, column, batch->slots, batch->n, (int64_t *)(void *)to);
+        gather->ragged_done = (batch->n + (size_t)1) * sizeof(int64_t);
     }
+    while (column_bytes && gather->item < batch->n && gather->ragged_done - before < budget)
+        gather->ragged_done +=
+            table_ragged_gather(table, column, &batch->slots[gather->item++], 1, to + gather->ragged_done);
+    size_t copied = gather->ragged_done - before;
+    if (column_bytes && gather->item < batch->n) return copied;
+    gather->offset += padded(column_bytes);
+    gather->ragged_done = 0;
     gather->item = 0;
-    gather->done = 0;
     gather->place++;
     return copied;
+}
+
+/* Items of the columns of fixed size that come next, item by item: two windows of an item mostly show some of the same
+ * steps, which are then read from memory once. */
+static size_t gather_fixed(struct replay_request *request, uint8_t *region, size_t budget) {
+    struct replay_gather *gather = &request->gather;
+    const struct table *table = request->entry->table;
+    const uint32_t n = gather->batch->n;
+    uint32_t end = gather->place;
+    size_t item_bytes = 0, all_bytes = 0;
+    for (; end < request->column_count && !column_is_ragged(column_at(request, end)); end++) {
+        size_t bytes = replay_shared_column_bytes(gather->batch, request->columns[end]);
+        if (item_bytes && item_bytes + bytes / n > GATHER_PIECE_BYTES) break;
+        item_bytes += bytes / n;
+        all_bytes += bytes;
+    }
+    uint32_t items = n - gather->item;
+    if (item_bytes && budget / item_bytes < items) items = budget < item_bytes ? 1 : (uint32_t)(budget / item_bytes);
+    size_t offset = gather->offset;
+    for (uint32_t place = gather->place; place < end; place++) {
+        size_t bytes = replay_shared_column_bytes(gather->batch, request->columns[place]);
+        if (bytes)
+            table_gather_part(table, request->columns[place], gather->batch->slots + gather->item, items,
+                              region + offset + gather->item * (bytes / n), all_bytes);
+        offset += padded(bytes);
+    }
+    gather->item += items;
+    if (gather->item == n) {
+        gather->offset = offset;
+        gather->item = 0;
+        gather->place = end;
+    }
+    return items * item_bytes;
 }
 
 /* One turn's share of the work; true when all of it is done. */
@@ -88,7 +103,9 @@ static bool gather_slice(struct client *client, struct replay_request *request) 
     while (request->gather.place < request->column_count) {
         if (done >= LIMIT_TURN_SHARE_BYTES || (done > 0 && !slices_have_time(client))) return false;
         size_t left = LIMIT_TURN_SHARE_BYTES - done;
-        done += gather_piece(request, region, left < GATHER_PIECE_BYTES ? left : GATHER_PIECE_BYTES);
+        size_t budget = left < GATHER_PIECE_BYTES ? left : GATHER_PIECE_BYTES;
+        bool ragged = column_is_ragged(column_at(request, request->gather.place));
+        done += (ragged ? gather_ragged : gather_fixed)(request, region, budget);
     }
     return true;
 }
