@@ -1,5 +1,6 @@
 /* test_command_rows: every command's row is whole and agrees with itself, and what a row calls secret is shown nowhere. */
 #include "server/core/command_table.h"
+#include "server/core/secret_arguments.h"
 #include "server_stage.h"
 
 static void for_each_row(void (*check)(const struct command *command)) {
