@@ -23,6 +23,8 @@ BENCHMARKS = {
     "disk": "batches of a table on disk that is larger than memory, beside the disk's own rate; PING meanwhile",
     "snapshot": "what saving 5 GB costs those who are served meanwhile",
     "durability": "what the append-only file costs, beside none and Redis; replicas: copy and lag; restarts",
+    "samplers": "batches a second of a learner alone: NumPy and torch, TCP and shared memory, several in flight",
+    "transferqueue": "TransferQueue's puts and gets with its own storage and with this server's",
     "dashboard": "what being looked at once a second costs a server with 64 actors",
     "gradients": "a flush of gradients summed up in the server, beside one that pulls them all",
     "learning": "what PPO, IMPACT, IMPALA and Ape-X learn, beside other libraries on the same jobs",
