@@ -33,6 +33,7 @@ from replay_server.jobs.arguments import (
 from replay_server.jobs.fork_server import ChildFailed, ask, warm_up
 from replay_server.jobs.giving_way import GivingWay
 from replay_server.jobs.job_cluster import JobCluster
+from replay_server.jobs.job_replicas import JobReplicas
 from replay_server.jobs.job_server import JobReplay, JobServer, ReplaySaver, saves_replay
 from replay_server.jobs.plan import Plan, make_plan
 from replay_server.jobs.progress import View, make_view
@@ -126,8 +127,9 @@ def _settings(given: dict[str, Any]) -> tuple[ApexSettings, str]:
 class ApexJob:
     """One run: owns the server, the child processes and the run directory's summary.
 
-    What dies is started again: parts, and the server, with the replay as it was saved last. The run directory's numbers
-    go on over --resume: frames, transitions, restarts and minutes are of all sessions.
+    What dies is started again: parts, and the server, with the replay as it was saved last, or, where it has replicas,
+    as one of them. The run directory's numbers go on over --resume: frames, transitions, restarts and minutes are of
+    all sessions.
     """
 
     def __init__(self, settings: ApexSettings, run_directory: RunDirectory, plan: Plan) -> None:
@@ -218,6 +220,8 @@ class ApexJob:
 
             places = (settings.shards_on, table, settings.replay_shards)
             self._server = JobPlaced(*places, *begins, options, view.message)
+        elif settings.replicas:
+            self._server = JobReplicas(table, settings.replicas, *begins, options, view.message)
         elif settings.replay_shards == 1:
             self._server = JobServer(table, *begins, {**options, "unix": sockets / "server.sock"}, view.message)
         else:
@@ -288,7 +292,7 @@ class ApexJob:
         """Says where the job runs and how its processes are, where that has changed."""
         assert self._server is not None
         parts = [{"name": part.name, "running": part.running, "restarts": part.restarts} for part in self.parts]
-        self.run_directory.write_job("apex", self._server.url, parts)
+        self.run_directory.write_job("apex", self._server.primary_url, parts)
 
     def _stop(self, grace_s: float, save_within_s: float) -> None:
         """Ends parts, then the server; a second call ends what an interrupt of the first left, or nothing.

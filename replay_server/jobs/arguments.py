@@ -24,6 +24,8 @@ ATARI_CORES = 16
 """Below this many cores the paper's settings cannot feed their learner: `atari-small` is the default for ALE/*."""
 GPU_CORES = 8
 """From this many on, beside a GPU, `atari-gpu` is."""
+MOST_REPLICAS = 8
+"""Each holds the whole replay in memory, on the same machine."""
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -101,6 +103,15 @@ def check_settings(settings: ApexSettings) -> None:
         raise ValueError(
             f"--port: expected at most {65536 - settings.replay_shards} with {settings.replay_shards} "
             f"shards, which have the ports that follow, got {settings.port}"
+        )
+    if not 0 <= settings.replicas <= MOST_REPLICAS:
+        raise ValueError(f"--replicas: expected 0 to {MOST_REPLICAS}, got {settings.replicas}")
+    if settings.replicas and (settings.replay_shards > 1 or settings.shards_on != "processes"):
+        raise ValueError("--replicas: expected 0 for a replay on shards, which have none: leave out one of the two")
+    if settings.port and settings.port + settings.replicas > 65535:
+        raise ValueError(
+            f"--port: expected at most {65535 - settings.replicas} with {settings.replicas} replicas, which have the "
+            f"ports that follow, got {settings.port}"
         )
     check_dashboard(settings.dashboard)
     check_wandb(settings.wandb)

@@ -84,7 +84,8 @@ def told_bytes(size: float) -> str:
 
 
 class JobReplay(ABC):
-    """What holds a job's replay: one server (`JobServer`), or shards (`replay_server.jobs.job_cluster.JobCluster`).
+    """What holds a job's replay: one server (`JobServer`), one with replicas (`replay_server.jobs.job_replicas`), or
+    shards (`replay_server.jobs.job_cluster`).
 
     Attributes:
         url: with the password.
@@ -121,9 +122,17 @@ class JobReplay(ABC):
     def running(self) -> bool:
         """Whether all of its processes are alive."""
 
+    @property
+    def primary_url(self) -> str:
+        """For what does not look for the primary of several hosts by itself."""
+        return self.url
+
     @abstractmethod
     def stop(self, timeout_s: float) -> None:
         """Ends it for good."""
+
+    def keep_snapshot(self, saved: Path) -> None:  # noqa: B027 - most have nothing to do
+        """Puts a snapshot that was just saved where `snapshots` says."""
 
     @abstractmethod
     def watch(self) -> bool:
@@ -229,6 +238,15 @@ class JobServer(JobReplay):
         """Starts the server again where it has ended. Takes as long as the snapshot takes to read."""
         if self._server.running:
             return False
+        self._server = self._start_again()
+        self._silent_since = None
+        return True
+
+    def _kill_silent(self) -> None:
+        self._server.stop(timeout=0)
+
+    def _start_again(self) -> rs.Server:
+        """As `_start`, after the server has ended. Raises ConnectionLost where it ends too often."""
         status, words = self._server.returncode, self._last_words()
         self._server.stop(timeout=0)
         while True:
@@ -237,15 +255,9 @@ class JobServer(JobReplay):
             self._say(f"server ended ({status}: {words}): starting it again")
             time.sleep(RESTART_DELAY_S)
             try:
-                self._server = self._start(urlsplit(self.url).port or 0)
+                return self._start(urlsplit(self._server.url).port or 0)
             except rs.ServerError as error:
                 status, words = "it does not start", str(error)
-                continue
-            self._silent_since = None
-            return True
-
-    def _kill_silent(self) -> None:
-        self._server.stop(timeout=0)
 
     def _start(self, port: int) -> rs.Server:
         if not (self._restores and self.snapshot.exists()):
@@ -331,7 +343,7 @@ class ReplaySaver:
     def _save(self) -> str:
         """What went wrong, "" if nothing did. Of a server that is away the job tells by itself."""
         try:
-            self._client.checkpoint(self._replay.snapshot_name)
+            self._replay.keep_snapshot(Path(self._client.checkpoint(self._replay.snapshot_name)))
         except rs.ConnectionLost:
             return ""
         except rs.ReplayError as error:

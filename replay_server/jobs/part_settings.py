@@ -23,6 +23,7 @@ _INSTEAD = {
     "port": "--server says where the run is",
     "replay_shards": "--server takes the URL of shards, redis+cluster://host:port",
     "shards_on": "--server takes the URL of shards, redis+cluster://host:port",
+    "replicas": "--server takes the URL of a server with its replicas, redis://host:port,host:port",
     "dashboard": "replay-server dashboard shows run directories and servers",
     "logdir": "an actor leaves no files; the learner and the evaluator have a run directory",
     "resume": "an actor has nothing to resume: start it again",

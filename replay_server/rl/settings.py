@@ -42,6 +42,9 @@ class ApexSettings:
     shards_on: str = "processes"
     """Where these servers run: processes (of this machine), ray (a Ray cluster of this machine, for the job alone), or
     ray:HOST:PORT (a Ray cluster that is there, whose nodes are many machines)."""
+    replicas: int = 0
+    """Further servers of this machine, each with a copy of the replay: one takes the place of the job's server when
+    that dies or hangs. `port` is the job's server's, and they have those that follow. 0 = none."""
     envs_per_actor: int = 8
     """Environments in each actor, stepped together; one batched forward pass chooses all their actions."""
     minutes: float | None = None

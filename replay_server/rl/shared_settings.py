@@ -23,7 +23,8 @@ FORMAT = 2
 OWN: dict[str, frozenset[str]] = {
     part: frozenset(names.split())
     for part, names in {
-        "job": "actors_on host port replay_shards shards_on dashboard checkpoint_replay checkpoint_replay_every_s",
+        "job": "actors_on host port replay_shards shards_on replicas dashboard checkpoint_replay "
+        "checkpoint_replay_every_s",
         "learner": "minutes max_updates max_transitions target_score target_evaluations batch_size "
         "importance_sampling_exponent optimizer learning_rate learning_rate_end learning_rate_decay_updates "
         "optimizer_epsilon rmsprop_decay gradient_norm initial_temperature target_entropy target_update_every "

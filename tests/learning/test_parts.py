@@ -61,7 +61,7 @@ READ_BY = {
     "eval_every_updates": "E", "eval_episodes": "E", "eval_epsilon": "E", "eval_max_frames_per_episode": "E",
     "final_episodes": "E", "dashboard": "",
     "wandb": "L", "logdir": "LE", "resume": "LE", "host": "", "port": "", "checkpoint_replay": "",
-    "checkpoint_replay_every_s": "", "replay_shards": "", "shards_on": "",
+    "checkpoint_replay_every_s": "", "replay_shards": "", "shards_on": "", "replicas": "",
 }  # fmt: skip
 # Read where the command line is, before the part's own work: what a run is called and where it is kept.
 BY_THE_COMMAND = {"profile", "logdir", "resume", "wandb"}
