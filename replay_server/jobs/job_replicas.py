@@ -43,6 +43,8 @@ DIES_WITHIN_S = 2.0
 """A process that was killed and is still there is waited for no longer."""
 DRAINS_WITHIN_S = 1.0
 """What a replica may take to read what the dead primary had sent it."""
+ANSWERS_WITHIN_S = 10.0
+"""How long a silent replica is waited for, where no other one has the data of a primary that is gone."""
 PROMOTED_WITHIN_S = 30.0
 """What a replica may take to become a primary: it looks for the free slots of its tables."""
 STARTS_WITHIN_S = 10.0
@@ -125,8 +127,9 @@ class JobReplicas(JobServer):
 
     @property
     def processes(self) -> str:
-        others = [str(server.pid) for server in self._servers if server is not self._server]
-        return f"primary {self._place(self._primary)}, process {self._server.pid}; replicas {', '.join(others)}"
+        others = [str(server.pid) for server in self._servers if server is not self._server and server.running]
+        primary = f"primary {self._place(self._primary)}, process {self._server.pid}"
+        return f"{primary}; replicas {', '.join(others) or 'none'}"
 
     def keep_snapshot(self, saved: Path) -> None:
         with contextlib.suppress(OSError):  # its server has died, and its folder was made anew
@@ -223,6 +226,8 @@ class JobReplicas(JobServer):
             self._say(f"server {why}: {self._place(number)} is the primary now")
             self._put_first(number)
             return
+        if self._ending.is_set():
+            return
         self._servers[former] = self._server = self._start_again()
         try:
             self._lead(former)
@@ -243,20 +248,25 @@ class JobReplicas(JobServer):
     def _furthest_ahead(self, drained: bool = False) -> list[int]:
         """The replicas that answer and have the job's data, the one that is furthest ahead first.
 
-        `drained`: after they have noticed that the primary is gone, and so have read what it had sent.
+        `drained`: after they have noticed that the primary is gone, and so have read what it had sent. Where none has
+        the data but one is silent, that is waited for: with the snapshot more would be lost.
         """
-        deadline = time.monotonic() + DRAINS_WITHIN_S
+        began = time.monotonic()
         while True:
-            found, linked = [], False
+            found, is_linked, is_silent = [], False, False
             for number, server in enumerate(self._servers):
                 if number == self._primary or not server.running:
                     continue
-                with contextlib.suppress(rs.ReplayError):
+                try:
                     about = self._info(number)
-                    if about["master_origin"] == self._origin:
-                        found.append((int(about["master_epoch"]), int(about["master_repl_offset"]), number))
-                        linked |= about.get("master_link_status") == "up"
-            if not (drained and linked) or time.monotonic() > deadline:
+                except rs.ReplayError:
+                    is_silent = True
+                    continue
+                if about["master_origin"] == self._origin:
+                    found.append((int(about["master_epoch"]), int(about["master_repl_offset"]), number))
+                    is_linked |= about.get("master_link_status") == "up"
+            within_s = DRAINS_WITHIN_S if is_linked else ANSWERS_WITHIN_S if is_silent and not found else 0.0
+            if not drained or time.monotonic() - began >= within_s or self._ending.is_set():
                 return [number for *_, number in sorted(found, reverse=True)]
             time.sleep(0.01)
 

@@ -159,6 +159,18 @@ def add_once(client: rs.Client, begin: int) -> list[int]:
             return add(client, begin)
 
 
+def test_a_replica_that_is_slow_when_the_primary_dies_is_waited_for_and_has_what_that_sent(
+    tmp_path: Path,
+) -> None:
+    with servers(tmp_path) as those, rs.Client(those.job.url, reconnect_timeout=60.0) as client:
+        with stopped(those.pid(1)):
+            ids = add(client, 0)
+            those.kill(0)
+            time.sleep(3.0)  # it does not answer the first questions
+        those.await_primary(1)
+        assert values(client, ids) == list(range(10))
+
+
 def test_a_former_primary_that_could_not_be_killed_takes_no_writes_and_becomes_a_replica(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
