@@ -88,7 +88,7 @@ class JobReplicas(JobServer):
         self._folder, self._primary = folder.resolve(), 0  # servers look for files from their own folders
         self._epoch, self._origin = 0, ""  # of the primary's data
         self._ending = threading.Event()
-        self._replaced, self._replaced_at = False, float("-inf")
+        self._replaced, self._replaced_at, self._ask_at = False, float("-inf"), 0.0
         self._failure = ""
         self._config = {"repl-backlog-size": BACKLOG}
         if options.get("password"):
@@ -172,14 +172,13 @@ class JobReplicas(JobServer):
     # ---- the thread --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        ask_at = 0.0
         try:
             while not self._ending.wait(LOOK_EVERY_S):
                 if not self._server.running:
                     self._replace(f"ended ({self._server.returncode}: {self._last_words()})")
-                elif time.monotonic() >= ask_at:
+                elif time.monotonic() >= self._ask_at:
+                    self._ask_at = time.monotonic() + ASK_EVERY_S
                     self._ask_all()
-                    ask_at = time.monotonic() + ASK_EVERY_S
                 self._restart_replicas()
         except Exception as error:
             self._failure = str(error) or repr(error)
@@ -237,13 +236,10 @@ class JobReplicas(JobServer):
             self._put_first(former)
 
     def _put_first(self, number: int) -> None:
-        """It is the primary by now: the others are told, and so is the job."""
+        """It is the primary by now: the next look, which is at once, has the others follow it."""
         self._primary, self._server = number, self._servers[number]
         self._heard[number] = self._replaced_at = time.monotonic()
-        for other, server in enumerate(self._servers):
-            if other != number and server.running:
-                self._have_follow(other)
-        self._replaced = True
+        self._ask_at, self._replaced = 0.0, True
 
     def _furthest_ahead(self, drained: bool = False) -> list[int]:
         """The replicas that answer and have the job's data, the one that is furthest ahead first.
