@@ -311,7 +311,7 @@ class JobReplicas(JobServer):
     # ---- one server --------------------------------------------------------------------------------------------------
 
     def _start(self, port: int) -> rs.Server:
-        self._options |= {"directory": self._empty_folder(self._primary), "config": self._config}
+        self._options = {**self._options, "directory": self._empty_folder(self._primary), "config": self._config}
         return super()._start(port)
 
     def _start_replica(self, number: int, port: int) -> rs.Server:
