@@ -276,7 +276,7 @@ class JobReplicas(JobServer):
 
     def _have_follow(self, number: int) -> None:
         """Names the primary to a server, if it follows another one or none. The next look does it where this fails."""
-        host, port = self._place_here(self._primary)
+        host, port = self._host_and_port(self._primary)
         with contextlib.suppress(rs.ReplayError):
             about = self._info(number)
             if (about["role"], about.get("master_host"), about.get("master_port")) != ("slave", host, str(port)):
@@ -315,7 +315,7 @@ class JobReplicas(JobServer):
         return super()._start(port)
 
     def _start_replica(self, number: int, port: int) -> rs.Server:
-        host, primary_port = self._place_here(self._primary)
+        host, primary_port = self._host_and_port(self._primary)
         config = {**self._config, "replicaof": f"{host} {primary_port}"}
         changes = {"directory": self._empty_folder(number), "config": config, "start_timeout": STARTS_WITHIN_S}
         return rs.Server(port=port, **{**self._options, **changes})
@@ -370,8 +370,6 @@ class JobReplicas(JobServer):
         """Host and port, as in the URL."""
         return urlsplit(self._servers[number].url).netloc.rpartition("@")[2]
 
-    def _place_here(self, number: int) -> tuple[str, int]:
-        """Host and port for a process of this host."""
+    def _host_and_port(self, number: int) -> tuple[str, int]:
         parts = urlsplit(self._servers[number].url)
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(parts.hostname or "", parts.hostname or "")
-        return host, parts.port or 0
+        return parts.hostname or "", parts.port or 0
