@@ -305,34 +305,40 @@ static inline void write_window(struct msgpack_writer *writer, const char *name,
     msgpack_write_unsigned(writer, offset);
 }
 
-/* Table t with frames of so many bytes, a reward, windows of `length` frames at offsets 0 and 2. */
+/* Table t with frames of so many bytes, a reward, windows of `length` frames at offsets 0 and 2; so many more settings
+ * are for the caller to write. */
+static inline void write_windows(struct msgpack_writer *writer, uint64_t capacity, uint64_t step_bytes, uint64_t length,
+                                 const char *compression, uint32_t more) {
+    msgpack_write_map(writer, 4 + more);
+    write_text(writer, "capacity");
+    msgpack_write_unsigned(writer, capacity);
+    write_text(writer, "sampler");
+    write_text(writer, "uniform");
+    write_text(writer, "compression");
+    write_text(writer, compression);
+    write_text(writer, "signature");
+    msgpack_write_map(writer, 4);
+    write_text(writer, "frame");
+    msgpack_write_map(writer, 3);
+    write_text(writer, "dtype");
+    write_text(writer, "uint8");
+    write_text(writer, "shape");
+    msgpack_write_array(writer, 1);
+    msgpack_write_unsigned(writer, step_bytes);
+    write_text(writer, "step_only");
+    msgpack_write_boolean(writer, true);
+    write_text(writer, "reward");
+    msgpack_write_array(writer, 2);
+    write_text(writer, "uint8");
+    msgpack_write_array(writer, 0);
+    write_window(writer, "obs", length, 0);
+    write_window(writer, "next", length, 2);
+}
+
 static inline void create_windows(struct memory_peer *peer, uint64_t capacity, uint64_t step_bytes, uint64_t length,
                                   const char *compression) {
     struct msgpack_writer writer = {0};
-    msgpack_write_map(&writer, 4);
-    write_text(&writer, "capacity");
-    msgpack_write_unsigned(&writer, capacity);
-    write_text(&writer, "sampler");
-    write_text(&writer, "uniform");
-    write_text(&writer, "compression");
-    write_text(&writer, compression);
-    write_text(&writer, "signature");
-    msgpack_write_map(&writer, 4);
-    write_text(&writer, "frame");
-    msgpack_write_map(&writer, 3);
-    write_text(&writer, "dtype");
-    write_text(&writer, "uint8");
-    write_text(&writer, "shape");
-    msgpack_write_array(&writer, 1);
-    msgpack_write_unsigned(&writer, step_bytes);
-    write_text(&writer, "step_only");
-    msgpack_write_boolean(&writer, true);
-    write_text(&writer, "reward");
-    msgpack_write_array(&writer, 2);
-    write_text(&writer, "uint8");
-    msgpack_write_array(&writer, 0);
-    write_window(&writer, "obs", length, 0);
-    write_window(&writer, "next", length, 2);
+    write_windows(&writer, capacity, step_bytes, length, compression, 0);
     CHECK(!writer.failed);
     send_spec(peer, "REPLAY.CREATE", &writer);
 }

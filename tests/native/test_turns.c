@@ -1,33 +1,8 @@
-/* Tests that no turn of the loop lasts longer than a millisecond, by a clock that counts work: each look at it takes as long as
- * the largest piece that is done between two looks. So the tests see how many pieces one turn does, on any machine. */
-#include "base/clock.h"
-#include "server/replay/replay_registry.h"
-#include "server/replay/replay_subsystem.h"
-#include "server_stage.h"
+/* Tests that no turn of the loop lasts longer than a millisecond, by a clock that counts work. */
+#include "counted_work.h"
 #include "store/store.h"
 
-#define ITEMS (1u << 20)
 #define KEYS 60000
-#define LOOK_NS 20000u
-
-static uint64_t looked_ns = 1000000000;
-
-/* In place of base/clock.c. */
-uint64_t clock_monotonic_ns(void) {
-    return looked_ns += LOOK_NS;
-}
-
-uint64_t clock_monotonic_us(void) {
-    return clock_monotonic_ns() / 1000;
-}
-
-int64_t clock_unix_us(void) {
-    return 1700000000000000 + (int64_t)(looked_ns / 1000);
-}
-
-int64_t clock_unix_ms(void) {
-    return clock_unix_us() / 1000;
-}
 
 /* Turns until nothing happens any more; none of them may be long, and there are several. */
 static void settle_in_short_turns(uint64_t least_turns) {
@@ -126,72 +101,7 @@ static uint32_t short_turns_until_answered(struct memory_peer *peer) {
     return turns;
 }
 
-/* A request's last argument has been received by then, but for its end: what is done with the request is still to come. */
-static void send_last(struct memory_peer *peer, const void *bytes, size_t length) {
-    char head[32];
-    memory_peer_send(peer, head, (size_t)sprintf(head, "$%zu\r\n", length));
-    memory_peer_send(peer, bytes, length);
-    settle();
-    memory_peer_send(peer, "\r\n", 2);
-}
-
-#define STEPS (1u << 17)
-#define STREAMS 2u
-#define WINDOW 16u /* of 8,192 items two of these show as many steps as may be asked for at once with CODED */
-#define ASKED 8192u
-
-static void send_steps(struct memory_peer *peer, size_t step_bytes, uint32_t n) {
-    uint32_t *streams = malloc(n * sizeof *streams);
-    uint8_t *flags = calloc(n, 1), *frames = calloc(n, step_bytes);
-    char number[32];
-    for (uint32_t i = 0; i < n; i++) {
-        streams[i] = i % STREAMS;
-        flags[i] = i + STREAMS >= n ? 2 : 0;
-        memset(frames + i * step_bytes, (int)i, step_bytes);
-    }
-    send_arguments(peer, 11);
-    send_word(peer, "REPLAY.APPEND");
-    send_word(peer, "t");
-    sprintf(number, "%u", n);
-    send_word(peer, number);
-    send_bulk(peer, streams, n * sizeof *streams);
-    send_bulk(peer, flags, n);
-    send_word(peer, "HISTORY");
-    send_word(peer, "65536");
-    send_word(peer, "COLUMNS");
-    send_word(peer, "1");
-    send_word(peer, "frame");
-    send_last(peer, frames, n * step_bytes);
-    free(streams);
-    free(flags);
-    free(frames);
-}
-
-static void send_items(struct memory_peer *peer, uint32_t n) {
-    uint32_t *streams = malloc(n * sizeof *streams);
-    uint64_t *steps = malloc(n * sizeof *steps);
-    uint8_t *rewards = calloc(n, 1);
-    char number[32];
-    for (uint32_t i = 0; i < n; i++) {
-        streams[i] = i % STREAMS;
-        steps[i] = i / STREAMS;
-    }
-    send_arguments(peer, 10);
-    send_word(peer, "REPLAY.ITEM");
-    send_word(peer, "t");
-    sprintf(number, "%u", n);
-    send_word(peer, number);
-    send_bulk(peer, streams, n * sizeof *streams);
-    send_bulk(peer, steps, n * sizeof *steps);
-    send_bulk(peer, "", 0);
-    send_word(peer, "COLUMNS");
-    send_word(peer, "1");
-    send_word(peer, "reward");
-    send_last(peer, rewards, n);
-    free(streams);
-    free(steps);
-    free(rewards);
-}
+#define ASKED 8192u /* of so many items two windows show as many steps as may be asked for at once with CODED */
 
 static void many_steps_are_appended_seen_and_shown_in_short_turns(void) {
     open_server(false, NULL);
@@ -202,7 +112,7 @@ static void many_steps_are_appended_seen_and_shown_in_short_turns(void) {
     send_steps(peer, 1, STEPS);
     CHECK(short_turns_until_answered(peer) >= 8);
     CHECK(received(peer, ":131072\r\n"));
-    send_items(peer, STEPS);
+    send_items(peer, STEPS, NULL);
     CHECK(short_turns_until_answered(peer) >= 16);
     size_t length;
     const uint8_t *bytes = memory_peer_received(peer, &length);
