@@ -35,7 +35,8 @@ struct reservation {
     struct column_set unchecked; /* columns that came as blocks that nobody has looked into */
     bool admitted; /* the limiter has counted all n; those that have not entered are among the table's `entering` */
     uint32_t entered; /* items, or steps, that have: the first ones */
-    uint32_t keeps; /* steps: how many more their streams will hold than they do; among the table's `keeping` */
+    uint32_t expects; /* steps: how many more their streams will hold, if it is let through … */
+    uint32_t keeps; /* … and since it was, more than they do; among the table's `keeping` */
     uint32_t most_in_part; /* of those that were admitted: how many enter at once */
     double default_priority; /* theirs where none are given */
     uint32_t filled; /* blocks of the column that is being filled */

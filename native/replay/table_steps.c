@@ -120,13 +120,11 @@ void reservation_expect(struct reservation *reservation, uint32_t n, struct stre
         assert(streams[i]->table == reservation->table);
         keeps += streams[i]->steps + streams[i]->expected++ < streams[i]->history;
     }
-    reservation->keeps += keeps;
-    reservation->table->keeping += keeps;
+    reservation->expects += keeps;
 }
 
 void reservation_expect_nothing(struct reservation *reservation) {
-    reservation->table->keeping -= reservation->keeps;
-    reservation->keeps = 0;
+    reservation->expects = 0;
 }
 
 void table_stream_expect_nothing(struct stream *stream) {
@@ -145,8 +143,8 @@ static int check_flags(uint32_t n, const uint8_t *flags, struct error *error) {
 }
 
 /* Items leave to make room for steps within max_bytes. The steps that streams keep do not leave, so they must fit. */
-static int check_kept(const struct table *table, struct error *error) {
-    uint64_t kept = table->kept_steps + table->keeping, max_bytes = table->config.max_bytes;
+static int check_kept(const struct table *table, uint32_t more, struct error *error) {
+    uint64_t kept = table->kept_steps + table->keeping + more, max_bytes = table->config.max_bytes;
     if (max_bytes && kept * slot_store_mean_bytes(&table->steps) > max_bytes) {
         return error_set(error, ERROR_LIMIT,
                          "max_bytes of table '%s' is %" PRIu64 ", and the %" PRIu64
@@ -162,8 +160,12 @@ int table_begin_append(struct table *table, struct reservation *reservation, str
     int left;
     while ((left = reservation_place_steps(reservation, error)) > 0) {
     }
-    if (left < 0 || table_check_open(table, error) || check_kept(table, error)) return -1;
-    return reservation_code(reservation, CLOCK_NEVER, error);
+    if (left < 0 || table_check_open(table, error) || check_kept(table, reservation->expects, error)) return -1;
+    if (reservation_code(reservation, CLOCK_NEVER, error)) return -1;
+    /* Not before: what may still be refused takes no room from others. */
+    reservation->keeps = reservation->expects;
+    table->keeping += reservation->keeps;
+    return 0;
 }
 
 void table_append_part(struct table *table, struct reservation *reservation, uint32_t n, struct stream *const *streams,

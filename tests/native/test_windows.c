@@ -311,6 +311,28 @@ static void items_leave_for_steps_where_max_bytes_is_near(void) {
     table_free(table);
 }
 
+/* Symptom: of two large appends to new streams, one that fits and one that never does, both were refused. */
+static void steps_that_may_still_be_refused_take_no_room_in_max_bytes(void) {
+    struct table_config config = window_config(1000);
+    config.max_bytes = 40 * 16;
+    struct table *table = make(&config);
+    struct stream *small[30], *large[50];
+    small[0] = table_stream_new(table, 64, &error);
+    large[0] = table_stream_new(table, 64, &error);
+    for (int i = 1; i < 30; i++) small[i] = small[0];
+    for (int i = 1; i < 50; i++) large[i] = large[0];
+    struct reservation *fits = table_reserve_steps(table, 30, &error), *never = table_reserve_steps(table, 50, &error);
+    reservation_expect(never, 25, large);
+    reservation_expect(fits, 30, small);
+    CHECK(table_begin_append(table, fits, &error) == 0);
+    reservation_expect(never, 25, large);
+    CHECK(table_begin_append(table, never, &error) == -1 && strstr(error.message, "the 80 last steps"));
+    reservation_release(never);
+    table_append_part(table, fits, 30, small, NULL);
+    CHECK(info_of(table).steps == 30 && table->keeping == 0);
+    table_free(table);
+}
+
 static void coded_steps_of_an_uncompressed_table_are_the_steps(void) {
     struct table *table = window_table(4);
     struct reservation *reservation = table_reserve_steps(table, 2, &error);
@@ -337,6 +359,7 @@ int main(void) {
     RUN(a_reservation_holds_the_steps_that_it_resolved);
     RUN(staged_items_keep_their_windows);
     RUN(items_leave_for_steps_where_max_bytes_is_near);
+    RUN(steps_that_may_still_be_refused_take_no_room_in_max_bytes);
     RUN(coded_steps_of_an_uncompressed_table_are_the_steps);
     CHECK(memory_mapped_bytes() == 0);
     return 0;
