@@ -252,6 +252,40 @@ def test_consumers_are_given_what_no_other_was(main: Pair, connect: Connect, pro
     main.words("XINFO GROUPS s")
 
 
+COMES_AND_GOES = [
+    ["MULTI", "XADD s 5-1 f v", "XDEL s 5-1", "EXEC"],
+    ["MULTI", "XADD s 5-1 f v", "XTRIM s MAXLEN 0", "EXEC"],
+    ["MULTI", "XADD s 4-1 f v", "XADD s 5-1 f v", "XDEL s 5-1", "EXEC"],
+    ["MULTI", "XADD s 5-1 f v", "DEL s", "XGROUP CREATE s g 0 MKSTREAM", "XADD s 3-1 f v", "XDEL s 3-1", "EXEC"],
+    ["XADD s MAXLEN 0 5-1 f v"],
+    ["XSETID s 5-1"],
+    ["MULTI", "XADD s 5-1 f v", "XGROUP SETID s g $", "XDEL s 5-1", "EXEC"],
+]
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("lines", COMES_AND_GOES, ids=["; ".join(lines) for lines in COMES_AND_GOES])
+def test_what_comes_and_goes_at_once_ends_waits_as_in_redis(
+    main: Pair, connect: Connect, lines: list[str], protocol: int
+) -> None:
+    main.words("XGROUP CREATE s g 0 MKSTREAM")
+    waits = ["XREAD BLOCK 0 STREAMS s $", "XREAD COUNT 1 BLOCK 0 STREAMS s t 4-0 $",
+             "XREADGROUP GROUP g alice BLOCK 0 STREAMS s >",
+             "XREADGROUP GROUP g bob NOACK BLOCK 0 STREAMS s >"]  # fmt: skip
+    waiting = [connect(protocol) for _ in waits]
+    for number, (client, line) in enumerate(zip(waiting, waits, strict=True)):
+        wait(client, line, number + 1)
+    for line in lines:
+        main.words(line)
+    main.words("XINFO GROUPS s")
+    main.words("XPENDING s g")
+    main.words("XADD s 9-1 f v")
+    main.words("XADD s 9-2 f v")
+    for client in waiting:
+        replies(client)
+    until_blocked(main.ours, 0)
+
+
 ENDS_A_WAIT = [
     ["DEL s"],
     ["UNLINK s"],

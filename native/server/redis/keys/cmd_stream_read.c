@@ -160,7 +160,7 @@ static bool is_new(struct xstream_id behind) {
 /* The key and its entries; false: the client was lost meanwhile. */
 static bool reply_entries(struct client *client, uint32_t key, const struct xstream *stream, struct xstream_id behind,
                           int64_t most) {
-    xstream_id_increment(&behind); /* there are entries behind it */
+    xstream_id_increment(&behind); /* it is not the last one that there may be: the stream's is behind it */
     if (client->resp == 2) reply_array(client, 2);
     reply_bulk(client, client->argv[key].data, client->argv[key].length);
     return reply_stream_range(client, stream, behind, XSTREAM_ID_LAST, most == 0 ? UINT64_MAX : (uint64_t)most, false);
@@ -187,7 +187,7 @@ static void serve_new(const struct serving *serving) {
     const struct resp_argument *key = &client->argv[serving->key];
     size_t mark = reply_array_deferred(client), count = 0;
     struct xstream_id from = serving->group->last_id;
-    xstream_id_increment(&from); /* there are entries behind it */
+    xstream_id_increment(&from); /* the stream's last id is behind it */
     xstream_walk_begin(serving->stream, from, XSTREAM_ID_LAST, false, &walk);
     while ((serving->most == 0 || count < (uint64_t)serving->most) && xstream_walk_next(&walk, &entry)) {
         xstream_group_read(serving->stream, serving->group, entry.id);
@@ -352,6 +352,13 @@ static bool reply_if_gone(struct client *client, const struct serving *serving) 
     return true;
 }
 
+/* As in Redis a wait also ends where entries came and were deleted in one transaction: with none. */
+static bool ends_wait(const struct serving *serving, struct xstream_id behind) {
+    if (serving->group && !is_new(behind)) return true;
+    struct xstream_id read = serving->group ? serving->group->last_id : behind;
+    return serving->stream && xstream_id_compare(serving->stream->last_id, read) > 0;
+}
+
 static bool retry(struct client *client) {
     const struct reading *reading = client_state(client);
     const struct request *request = &reading->request;
@@ -360,7 +367,7 @@ static bool retry(struct client *client) {
     place_serving(client, request, i, &serving);
     if (serving.most == 0) serving.most = COUNT_AFTER_WAIT;
     if (request->is_group && reply_if_gone(client, &serving)) return true;
-    if (!can_serve(&serving, reading->behind[i])) return false;
+    if (!ends_wait(&serving, reading->behind[i])) return false;
     if (request->is_group) {
         if (!find_consumer(&serving, request)) return false;
         reply_streams_head(client, 1);
