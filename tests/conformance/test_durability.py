@@ -108,6 +108,28 @@ def test_what_a_script_changed_is_on_the_disk_before_it_is_answered_however_much
         assert client.eval("for i = 1, 5000000 do end; return 1", 0) == 1  # one that changes nothing waits for nothing
 
 
+def test_a_transaction_whose_reply_is_above_the_output_limit_is_done_and_its_client_closed(
+    tmp_path: Path,
+) -> None:
+    """With `always` nothing of the reply is sent before the end, so that the client cannot keep it small by reading."""
+    with serve(tmp_path, client_output_buffer_limit="normal 1mb 0 0") as (server, client):
+        client.rpush("list", *[b"x" * 1000] * 500)
+        pipeline = client.pipeline()
+        pipeline.incr("counter")
+        for _ in range(20):
+            pipeline.lrange("list", 0, -1)
+        with pytest.raises(redis.ConnectionError):
+            pipeline.execute()
+        assert client.get("counter") == b"1"
+        assert client.info("stats")["client_output_limit_closes"] == 1
+        assert "more output waits for it than client-output-buffer-limit allows" in server.log()
+        client.config_set("client-output-buffer-limit", "normal 0 0 0")
+        pipeline.incr("counter")
+        for _ in range(20):
+            pipeline.lrange("list", 0, -1)
+        assert pipeline.execute() == [2, *[[b"x" * 1000] * 500] * 20]
+
+
 def test_what_changes_databases_as_a_whole_is_on_the_disk_with_always_before_it_is_answered(tmp_path: Path) -> None:
     with serve(tmp_path, "always") as (_, client):
         for n in range(1, 60):

@@ -484,6 +484,13 @@ void client_go_on(struct client *client) {
     client_update_reading(client);
 }
 
+void client_say_closed(const struct client *client, const char *why) {
+    log_event(LOG_WARNING, "client_closed",
+              LOG_FIELDS({"client", .number = (int64_t)client->id}, {"peer", .text = client->connection->peer},
+                         {"reason", .text = why}),
+              "client %llu (%s) is closed: %s", (unsigned long long)client->id, client->connection->peer, why);
+}
+
 void client_close_after_reply(struct client *client) {
     if (client->closing || !client->connection) return;
     client->close_after_reply = true;

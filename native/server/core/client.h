@@ -156,6 +156,9 @@ void client_unblock(struct client *client);
 /* Gives up the connection: everything the client holds (reservations, pins, its place in a queue) is released now, the
  * struct itself with the transport's `closed`. Safe to call twice, and from a handler. */
 void client_close(struct client *client);
+/* For the log. */
+void client_say_closed(const struct client *client, const char *why);
+#define CLIENT_OUTPUT_WAITS "more output waits for it than client-output-buffer-limit allows"
 /* Is a reply done with once it was written? So for those without a connection (scripts, a transaction whose client has
  * gone): their replies are copied, or dropped, at once. */
 bool client_releases_at_write(const struct client *client);

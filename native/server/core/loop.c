@@ -166,13 +166,6 @@ static bool is_idle(const struct client *client, uint64_t now_us) {
            !client->writing && now_us > client->active_us + limit_us && now_us > client->input_us + limit_us;
 }
 
-static void say_closed(const struct client *client, const char *why) {
-    log_event(LOG_WARNING, "client_closed",
-              LOG_FIELDS({"client", .number = (int64_t)client->id}, {"peer", .text = client->connection->peer},
-                         {"reason", .text = why}),
-              "client %llu (%s) is closed: %s", (unsigned long long)client->id, client->connection->peer, why);
-}
-
 static void sweep(struct server *server) {
     uint32_t count = server->clients.count / SWEEPS_PER_ROUND + SWEEP_LEAST;
     if (count > server->clients.count) count = server->clients.count;
@@ -184,7 +177,8 @@ static void sweep(struct server *server) {
         if (!stalled && !full && !is_idle(client, server->now_us)) continue;
         if (stalled && !client->closing) server->stats.stall_closes++;
         if (full && !client->closing) server->stats.output_limit_closes++;
-        if ((stalled || full) && !client->closing) say_closed(client, stalled ? "it stalled" : "its output waits");
+        if ((stalled || full) && !client->closing)
+            client_say_closed(client, stalled ? "it stalled" : CLIENT_OUTPUT_WAITS);
         client_close(client);
     }
     struct stats *stats = &server->stats;

@@ -35,6 +35,7 @@ static void check_limit(struct client *client, size_t more) {
     if (most + more <= server->least_output_limit && client->soft_limit_us == 0) return;
     if (!output_limit_is_exceeded(client, more)) return;
     server->stats.output_limit_closes++;
+    client_say_closed(client, CLIENT_OUTPUT_WAITS);
     fail_output(client);
     schedule_write(client);
 }
