@@ -62,13 +62,16 @@ class Steps:
         self.actions.setdefault(stream, []).append(action)
         self.open[stream] = not flag & LAST
 
-    def item(self, streams: list[int], steps: list[int], options: tuple[Any, ...] = ()) -> Any:
-        n = len(streams)
-        reply = self.raw.command(
-            "REPLAY.ITEM", self.name, n, np.array(streams, np.uint32).tobytes(), np.array(steps, np.uint64).tobytes(),
-            b"", *options, "COLUMNS", 2,
+    def send_items(self, streams: list[int], steps: list[int], options: tuple[Any, ...] = ()) -> None:
+        self.raw.send(encoded(
+            "REPLAY.ITEM", self.name, len(streams), np.array(streams, np.uint32).tobytes(),
+            np.array(steps, np.uint64).tobytes(), b"", *options, "COLUMNS", 2,
             "reward", np.array(steps, np.float32).tobytes(), "action", np.array(streams, np.int64).tobytes(),
-        )  # fmt: skip
+        ))  # fmt: skip
+
+    def item(self, streams: list[int], steps: list[int], options: tuple[Any, ...] = ()) -> Any:
+        self.send_items(streams, steps, options)
+        reply = self.raw.reply()
         return np.frombuffer(reply, np.uint64) if isinstance(reply, bytes) else reply
 
     def window(self, stream: int, step: int, length: int, offset: int) -> np.ndarray:
@@ -246,9 +249,7 @@ def test_an_item_that_waits_keeps_the_steps_it_sees(client, make_steps, open_raw
     steps.item([0, 0], [5, 6])
     other = Steps(open_raw(server.url), steps.name)
     other.append([3] * 10, options=("HISTORY", 8))
-    other.raw.send(encoded("REPLAY.ITEM", steps.name, 1, np.array([3], np.uint32).tobytes(),
-                           np.array([7], np.uint64).tobytes(), b"", "BLOCK", 0, "COLUMNS", 2,
-                           "reward", np.float32(7).tobytes(), "action", np.int64(3).tobytes()))  # fmt: skip
+    other.send_items([3], [7], ("BLOCK", 0))
     eventually(lambda: client.info(steps.name)["waiting_add"] == 1, "the item waits")
     other.raw.send(encoded("REPLAY.CLOSE", steps.name, np.array([3], np.uint32).tobytes()))
     steps.raw.command("REPLAY.SAMPLE", steps.name, 1)
@@ -276,14 +277,29 @@ def test_items_whose_client_hung_up_while_they_were_bound_wait_for_nothing(
     other = Steps(open_raw(server.url), steps.name)
     other.append([3] * 10, options=("HISTORY", 8))
     clients = client.redis.info("clients")["connected_clients"]
-    other.raw.send(encoded("REPLAY.ITEM", steps.name, count, np.full(count, 3, np.uint32).tobytes(),
-                           np.full(count, 7, np.uint64).tobytes(), b"", "BLOCK", 0, "COLUMNS", 2,
-                           "reward", np.zeros(count, np.float32).tobytes(),
-                           "action", np.zeros(count, np.int64).tobytes()))  # fmt: skip
+    other.send_items([3] * count, [7] * count, ("BLOCK", 0))
     other.raw.close()
     eventually(lambda: client.redis.info("clients")["connected_clients"] < clients, "the connection is closed")
     info = client.info(steps.name)
     assert (info["waiting_add"], info["size"]) == (0, 1)
+
+
+def test_many_items_that_wait_keep_their_place(client, make_steps, open_raw, server, eventually):
+    """More than are bound at once. Once the first who waits has entered, either the second or the third fits."""
+    steps = make_steps(rate_limiter={"kind": "queue", "size": 1000}, sampler="fifo")
+    steps.append([0] * 10)
+    ids = steps.item([0] * 1000, [5] * 1000)
+    others = []
+    for count in (1, 999, 1):
+        other = Steps(open_raw(server.url), steps.name)
+        other.append([3] * 10)
+        other.send_items([3] * count, [7] * count, ("BLOCK", 0))
+        others.append(other)
+        eventually(lambda: client.info(steps.name)["waiting_add"] == len(others), "the items wait")
+    assert steps.raw.command("REPLAY.DEL", steps.name, ids.tobytes()) == 1000
+    eventually(lambda: client.info(steps.name)["size"] == 1000, "the items of those who waited longest are there")
+    assert [len(other.raw.reply()) for other in others[:2]] == [8, 999 * 8]
+    assert client.info(steps.name)["waiting_add"] == 1
 
 
 def encoded(*arguments: Any) -> bytes:

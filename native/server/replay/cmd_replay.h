@@ -28,6 +28,8 @@ void replay_config_command(struct client *client);
 /* Goes on with resets and changes of tables until the deadline; true if some work is left. */
 bool replay_change_step(struct server *server);
 void replay_info_command(struct client *client);
+/* Goes on with what the first of those that wait to add has to do, for a part of the turn; true if some is left. */
+bool replay_adders_step(struct server *server);
 /* Whether the client has any right to the table, in the use of a command that tells of tables which it does not name. */
 bool replay_may_be_told(const struct client *client, const struct replay_entry *entry);
 

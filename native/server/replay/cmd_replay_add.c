@@ -2,7 +2,9 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "server/core/client.h"
+#include "server/core/long_work.h"
 #include "server/core/server.h"
 #include "server/core/slices.h"
 #include "server/core/upcalls.h"
@@ -130,7 +132,8 @@ static int next_piece(struct client *client, struct replay_request *request, str
 
 static void expired(struct client *client);
 
-/* Replies when all items have entered; false when it must wait. A batch that enters in parts does so in slices. */
+/* Replies when all items have entered; false when it must wait. A batch that enters in parts does so in slices, and is
+ * made ready in slices. The first of those that wait is made ready where it stands: it keeps its place. */
 static bool attempt(struct client *client) {
     struct replay_request *request = client_state(client);
     struct replay_entry *entry = request->entry;
@@ -153,6 +156,10 @@ static bool attempt(struct client *client) {
         }
         if (request->begun) have_entered(client, request);
         if (piece > 0) slices_not_now(client);
+        if (!request->begun && client->queue == &entry->adders) {
+            entry->adder_has_work = true;
+            return false;
+        }
         if (!slicing) slices_begin(client, attempt, NULL);
         return !slicing;
     }
@@ -170,6 +177,19 @@ static void expired(struct client *client) {
                   table_config(request->entry->table)->name);
     }
     reply_failure(client, &error);
+}
+
+bool replay_adders_step(struct server *server) {
+    for (struct replay_entry *entry = server->replay->tables->entries; entry; entry = entry->next) {
+        while (entry->adder_has_work) {
+            uint64_t until_us = long_work_until(server);
+            struct wait_queue *queue = &entry->adders;
+            entry->adder_has_work = false;
+            if (queue->head && client_retry(queue->head)) wait_queue_wake(server, queue);
+            if (clock_monotonic_us() >= until_us) return true;
+        }
+    }
+    return false;
 }
 
 void replay_commit_or_wait(struct client *client, struct replay_request *request, uint32_t priorities) {

@@ -50,6 +50,7 @@ struct replay_entry {
     bool replaced; /* dropped for another table of its name */
     uint32_t amid; /* requests between two parts of their batches: settings stay, and no reset begins */
     struct wait_queue adders, samplers;
+    bool adder_has_work; /* the first of them is still to be made ready, by replay_adders_step */
     struct wait_queue changers; /* RESET and CONFIG, until their work is done */
     struct wait_queue watchers; /* AWAIT */
     struct replay_streams *streams; /* of all clients that append to it */

@@ -42,6 +42,10 @@ static uint64_t streams_work(struct server *server) {
     return tables->closed_count && replay_streams_step(tables, long_work_until(server)) ? 0 : CLOCK_NEVER;
 }
 
+static uint64_t adders_work(struct server *server) {
+    return replay_adders_step(server) ? 0 : CLOCK_NEVER;
+}
+
 static uint64_t change_work(struct server *server) {
     return replay_change_step(server) ? 0 : CLOCK_NEVER;
 }
@@ -74,7 +78,8 @@ static const struct info_section info[] = {
     {"replay", 100, replay_info}, {"gradients", 110, gradients_info}, {0},
 };
 
-static const struct long_task tasks[] = {{streams_work}, {change_work}, {cold_readers_step}, {.run = NULL}};
+static const struct long_task tasks[] = {
+    {streams_work}, {adders_work, .waits_for_exclusive = true}, {change_work}, {cold_readers_step}, {.run = NULL}};
 
 static const struct command *const commands[] = {commands_gradients, commands_replay, commands_share, commands_weights,
                                                  NULL};
