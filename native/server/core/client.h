@@ -178,7 +178,8 @@ void client_send(struct client *client, const void *bytes, size_t length);
 void client_send_source(struct client *client, struct reply_source *source);
 /* Ends a wait by reply of `expired` (deadline, CLIENT UNBLOCK, stop). */
 void client_expire(struct client *client);
-/* Ends a wait with this error ("CODE text") in place of a reply of the command's own. */
+/* Ends a wait with this error ("CODE text") in place of a reply of the command's own. What goes on in slices is
+ * expired. */
 void client_interrupt(struct client *client, const char *error);
 /* Tries a blocked client again; true if it is no longer blocked. */
 bool client_retry(struct client *client);

@@ -13,6 +13,11 @@ void pause_hold_expiry(struct server *server) {
     server->store->follows = server->place.is_replica || pause->kind != PAUSE_NOTHING || pause->for_failover;
 }
 
+bool pause_holds_writes(const struct server *server) {
+    const struct pause *pause = &server->pause;
+    return pause->kind != PAUSE_NOTHING || pause->for_stop || pause->for_failover;
+}
+
 void pause_begin(struct server *server, enum pause_kind kind, uint64_t until_us) {
     struct pause *pause = &server->pause;
     if (kind > pause->kind) pause->kind = kind;
@@ -39,8 +44,7 @@ static void look_again(struct server *server) {
 
 uint64_t pause_step(struct server *server) {
     if (server->pause.kind != PAUSE_NOTHING && server->now_us >= server->pause.until_us) pause_end(server);
-    if (server->pause.kind == PAUSE_NOTHING && !server->pause.for_stop && !server->pause.for_failover)
-        look_again(server);
+    if (!pause_holds_writes(server)) look_again(server);
     return server->pause.kind == PAUSE_NOTHING ? CLOCK_NEVER : server->pause.until_us;
 }
 
@@ -60,7 +64,7 @@ bool pause_is_waiting(const struct client *client) {
 bool pause_holds(struct client *client, const struct command *command) {
     struct server *server = client->server;
     bool holds = server->pause.kind == PAUSE_ALL;
-    if (server->pause.kind == PAUSE_WRITES || server->pause.for_stop || server->pause.for_failover)
+    if (pause_holds_writes(server))
         holds |= (upcalls.transaction_flags(client, command) & (COMMAND_WRITE | COMMAND_MAY_REPLICATE)) != 0;
     if (!holds || client->deny_blocking) return false;
     client_block(client, &server->pause.waiting, CLOCK_NEVER, never_sooner, give_up);

@@ -30,5 +30,7 @@ uint64_t pause_step(struct server *server);
 /* Has the client's request, which was admitted, wait if it must: then true. */
 bool pause_holds(struct client *client, const struct command *command);
 bool pause_is_waiting(const struct client *client);
+/* Whether writes wait: for the end of a pause, of a stop that saves first, or of a failover. */
+bool pause_holds_writes(const struct server *server);
 
 #endif

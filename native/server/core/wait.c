@@ -168,7 +168,12 @@ void client_expire(struct client *client) {
     resume(client);
 }
 
+/* Whose request is done in part must not be told that it was not: it is given up as by a stop. */
 void client_interrupt(struct client *client, const char *error) {
+    if (slices_is_going_on(client)) {
+        client_expire(client);
+        return;
+    }
     client_unblock(client);
     reply_error(client, "%s", error);
     resume(client);

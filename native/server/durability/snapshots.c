@@ -214,8 +214,11 @@ static void finish(struct snapshots *snapshots, const struct error *error) {
     stop_snapshot_ended(snapshots->server, snapshots->number, error->code == ERROR_NONE);
 }
 
-/* A reset or a change of settings is finished first: a snapshot shows a table before it or after it. */
+/* A reset or a change of settings is finished first: a snapshot shows a table before it or after it. So is a batch that
+ * is amid its parts, where nothing comes after the snapshot. */
 static bool tables_are_ready(struct snapshots *snapshots) {
+    if (stop_wants_snapshot(snapshots->server) && replay_registry_is_amid(snapshots->server->replay->tables))
+        return false;
     for (struct replay_entry *entry = snapshots->server->replay->tables->entries; entry; entry = entry->next)
         if (table_has_work(entry->table)) return false;
     return true;

@@ -56,9 +56,11 @@ static int shorten(struct replay_request *request, struct error *error) {
     return 0;
 }
 
-/* All that may refuse the items, once their priorities are found good. */
-static int begin(struct replay_request *request, struct error *error) {
+/* All that may refuse the items, once their priorities are found good. 1: not now. */
+static int begin(const struct client *client, struct replay_request *request, struct error *error) {
     struct replay_entry *entry = request->entry;
+    if (replay_request_is_held_back(client))
+        return request->blocks ? error_set(error, ERROR_TIMEOUT, REPLAY_HELD_BACK) : 1;
     if (request->partial && shorten(request, error)) return -1;
     bool in_parts = reservation_part(request->reservation) < request->n;
     if (in_parts && entry->changers.length)
@@ -127,7 +129,8 @@ static int next_piece(struct client *client, struct replay_request *request, str
         request->checked += count;
         if (request->checked < request->n) return 0;
     }
-    return begin(request, error) ? -1 : enter_part(client, request, error);
+    int left = begin(client, request, error);
+    return left ? left : enter_part(client, request, error);
 }
 
 static void expired(struct client *client);
@@ -173,8 +176,11 @@ static void expired(struct client *client) {
     struct error error;
     uint32_t n = request->partial ? 1 : request->n;
     if (!replay_entry_missing(request->entry, &error) && table_can_add(request->entry->table, n, &error)) {
-        error_set(&error, ERROR_TIMEOUT, "waits behind other ADDs of table '%s'",
-                  table_config(request->entry->table)->name);
+        if (pause_holds_writes(client->server))
+            error_set(&error, ERROR_TIMEOUT, REPLAY_HELD_BACK);
+        else
+            error_set(&error, ERROR_TIMEOUT, "waits behind other ADDs of table '%s'",
+                      table_config(request->entry->table)->name);
     }
     reply_failure(client, &error);
 }

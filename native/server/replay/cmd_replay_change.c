@@ -16,8 +16,11 @@ static void wake_all(struct server *server, struct replay_entry *entry) {
 }
 
 bool replay_change_step(struct server *server) {
-    bool left = false;
-    for (struct replay_entry *entry = server->replay->tables->entries; entry; entry = entry->next) {
+    struct replay_registry *registry = server->replay->tables;
+    bool left = false, goes_on = registry->held_back && !pause_holds_writes(server);
+    if (goes_on) registry->held_back = false;
+    for (struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
+        if (goes_on) wake_all(server, entry);
         if (!table_has_work(entry->table)) continue;
         uint64_t until_us = long_work_until(server);
         if (clock_monotonic_us() >= until_us || table_step(entry->table, until_us))
@@ -39,6 +42,7 @@ static bool change_attempt(struct client *client) {
     }
     if (!request->begun) {
         if (entry->amid > 0) return false; /* who ends a batch wakes us */
+        if (replay_request_is_held_back(client)) return false;
         if (request->kind == REPLAY_REQUEST_RESET) {
             table_begin_reset(entry->table);
         } else if (table_begin_configure(entry->table, client->argv[2].data, client->argv[2].length, &error)) {

@@ -248,6 +248,7 @@ static bool sample_attempt(struct client *client) {
         reply_failure(client, &error);
         return true;
     }
+    if (replay_request_is_held_back(client)) return false;
     if (is_drawn_in_parts(request)) {
         replay_sample_in_parts(client, request);
         return true;
@@ -272,8 +273,11 @@ static void sample_expired(struct client *client) {
     struct error error;
     if (!replay_entry_missing(request->entry, &error) && can_sample(request, &error) &&
         replay_batch_allowed(request, client, &error)) {
-        error_set(&error, ERROR_TIMEOUT, "waits behind other SAMPLEs of table '%s'",
-                  table_config(request->entry->table)->name);
+        if (pause_holds_writes(client->server))
+            error_set(&error, ERROR_TIMEOUT, REPLAY_HELD_BACK);
+        else
+            error_set(&error, ERROR_TIMEOUT, "waits behind other SAMPLEs of table '%s'",
+                      table_config(request->entry->table)->name);
     }
     reply_failure(client, &error);
 }

@@ -258,6 +258,18 @@ void replay_request_begin_parts(struct replay_request *request) {
     request->entry->amid++;
 }
 
+bool replay_request_is_held_back(const struct client *client) {
+    bool is_held = client->blocked && client_may_block(client) && pause_holds_writes(client->server);
+    if (is_held) client->server->replay->tables->held_back = true;
+    return is_held;
+}
+
+bool replay_registry_is_amid(const struct replay_registry *registry) {
+    const struct replay_entry *entry = registry->entries;
+    while (entry && entry->amid == 0) entry = entry->next;
+    return entry;
+}
+
 /* What was done, or given up, in its midst may be what others wait for; so may a change that was not made. */
 static void wake_others(const struct replay_request *request) {
     struct replay_entry *entry = request->entry;

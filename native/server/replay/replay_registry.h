@@ -158,6 +158,7 @@ struct replay_registry {
     size_t scratch_bytes;
     /* At the start, after a restore: a table created again takes the settings given, and says so here. */
     struct text *adopting;
+    bool held_back; /* clients that wait may go on once writes may */
     bool logs; /* there is an append-only file */
     uint32_t unlogged; /* durable tables that it lacks */
 };
@@ -209,6 +210,12 @@ void replay_request_set_entry(struct replay_request *request, struct replay_entr
 void replay_request_release(struct replay_request *request); /* gives back what it has reserved */
 /* From now on until the request is over, however it ends, it is between two parts of its batch. */
 void replay_request_begin_parts(struct replay_request *request);
+/* Whether one that has waited, or has been served in slices, must not begin with its change now: a pause of writes, a
+ * stop or a failover has begun meanwhile. It is tried again after that. */
+bool replay_request_is_held_back(const struct client *client);
+#define REPLAY_HELD_BACK "waits until writes go on, which a pause, a failover or a stop holds back"
+/* Whether a request is between two parts of its batch. */
+bool replay_registry_is_amid(const struct replay_registry *registry);
 
 /* A batch being answered: slots, and for the client ids, probabilities and weights. */
 struct replay_batch {

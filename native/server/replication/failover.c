@@ -1,9 +1,10 @@
 /* failover: FAILOVER, from the primary's side.
  *
- * Why nothing that a client was told of is lost: commands that write wait from the beginning on, so the stream ends with the
- * last change that was replied to. The target has acknowledged that end before it is asked to be the primary, and it agrees
- * only if its history has the same id. The commands that wait run when that is settled: they are refused as by any replica,
- * or they are run here because the failover was given up. Only FORCE goes on without the acknowledgement. */
+ * Why nothing that a client was told of is lost: commands that write wait from the beginning on, and batches that were
+ * amid their parts end first, so the stream ends with the last change that was replied to. The target has acknowledged
+ * that end before it is asked to be the primary, and it agrees only if its history has the same id. The commands that
+ * wait run when that is settled: they are refused as by any replica, or they are run here because the failover was given
+ * up. Only FORCE goes on without the acknowledgement. */
 #include "server/replication/failover.h"
 
 #include <inttypes.h>
@@ -14,9 +15,12 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/redis/keys/keyspace.h"
+#include "server/replay/replay_registry.h"
+#include "server/replay/replay_subsystem.h"
 #include "server/replication/replicas.h"
 #include "server/replication/replication_subsystem.h"
 
+#define LOOK_AGAIN_US 1000u /* whether batches have ended */
 #define IS_PRIMARY_ALREADY "-ERR PSYNC FAILOVER can't be sent to a master"
 
 static struct failover *failover_of(const struct server *server) {
@@ -123,6 +127,7 @@ uint64_t failover_step(struct server *server) {
             give_up(server, "no replica has acknowledged all changes in time");
         return CLOCK_NEVER;
     }
+    if (replay_registry_is_amid(server->replay->tables)) return server->now_us + LOOK_AGAIN_US;
     if (ask_for_all(server)) return server->now_us; /* which is written in the next turn */
     const struct replica *target = find_with_all(server);
     if (!target) return failover->end_us;
