@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .batch import Batch
 from .client import Client
 from .errors import (
+    BatchNotTaken,
     ConnectionLost,
     GradientNotWaiting,
     LeaseExpired,
@@ -59,6 +60,7 @@ except importlib.metadata.PackageNotFoundError:  # run from a source tree that i
 
 __all__ = [
     "Batch",
+    "BatchNotTaken",
     "Buffer",
     "Client",
     "Cluster",

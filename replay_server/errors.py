@@ -80,6 +80,10 @@ class LeaseExpired(ServerError):
     """The lease of a sample is another worker's by now, or its batch was trained on. Nothing was changed."""
 
 
+class BatchNotTaken(ServerError):
+    """`Rollouts.take` was asked for a batch, and the one before it was not taken. Nothing was changed."""
+
+
 class GradientNotWaiting(ServerError):
     """A gradient that should be marked as applied does not wait: it was applied or dropped already, or is unknown.
 
@@ -110,6 +114,8 @@ def error_from_reply(text: str) -> ReplayError:
         return GradientNotWaiting(sentence, code)
     if code == "LEASEEXPIRED":
         return LeaseExpired(sentence, code)
+    if code == "NOTTAKEN":
+        return BatchNotTaken(sentence, code)
     if code == "READONLY" or (code == "UNBLOCKED" and "instance state changed" in sentence):
         return NotPrimary(text, code)
     kind = _BY_CODE.get(code)

@@ -5,17 +5,25 @@ All that is known of some rollouts lies under `rollouts:{NAME}`, in braces so th
     (itself)        hash: spec, incarnation, batch_samples, max_staleness, lease_ms; `version`: the learner's; `taken`:
                     the version whose batch was taken last; `next`: the first place that was never leased; `changes`
     :leases         hash: place → its holder, 24 bytes: 16 random ones of the call that leased it, and the version
-    :expiry         sorted set: leased and given-back places by the millisecond from which another call may have them
+    :expiry         sorted set: leased places by the millisecond from which another call may have them
+    :free           sorted set: places by number that were given back, or whose lease was found to have expired: its
+                    holder has it until another call does
     :calls          hash: holder → the places of its call, until one is used: a repeated call is answered alike
     :batch:VERSION  hash: place → sample, and place with an "h" behind it → holder
     :changes        stream of one entry, whose id is the number in `changes`: those that wait, wait for the next
 
 A place is the number of a sample: those of batch b are b · batch_samples up to (b + 1) · batch_samples - 1.
+
+No call does more work than for _MOST places, or for those that its arguments name, and for the max_staleness + 1
+batches. Where more than _MOST leases have expired, they become free by several calls of LEASE.
 """
 
 from __future__ import annotations
 
 import hashlib
+
+_MOST = 256
+"""Places that a call grants, or frees."""
 
 _BEGIN = """
 local state = redis.call('HMGET', KEYS[1], 'incarnation', 'version', 'taken', 'next', 'batch_samples', 'max_staleness',
@@ -66,57 +74,79 @@ return {incarnation, spec}
 """Key: the rollouts. Arguments: spec, incarnation, first version, batch_samples, max_staleness, lease_ms. Answer: the
 incarnation and the spec that there are."""
 
+_GRANTS = f"""
+local leases, expiry, calls, free = unpack(KEYS, 3)
+local now = now_ms()
+
+-- Frees the places whose leases have expired; whether there may be more of them.
+local function free_expired()
+    local expired = redis.call('ZRANGEBYSCORE', expiry, '-inf', text(now), 'LIMIT', '0', '{_MOST}')
+    for _, place in ipairs(expired) do
+        redis.call('ZREM', expiry, place)
+        redis.call('ZADD', free, place, place)
+    end
+    return #expired == {_MOST}
+end
+
+-- Milliseconds until a lease expires; -1: there is none.
+local function expires_ms()
+    local soonest = redis.call('ZRANGE', expiry, 0, 0, 'WITHSCORES')[2]
+    return soonest and math.max(1, tonumber(soonest) - now) or -1
+end
+
+local function grant(places, holder)
+    for _, place in ipairs(places) do
+        local former = redis.call('HGET', leases, place)
+        if former then redis.call('HDEL', calls, former) end
+        redis.call('HSET', leases, place, holder)
+        redis.call('ZREM', free, place)
+        redis.call('ZADD', expiry, text(now + lease_ms), place)
+    end
+    local granted = table.concat(places, ' ')
+    redis.call('HSET', calls, holder, granted)
+    return {{1, granted}}
+end
+"""
+
 LEASE = Script(
-    """
-local holder, count, policy = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+    _GRANTS
+    + f"""
+local holder, count, policy = ARGV[2], math.min(tonumber(ARGV[3]), {_MOST}), tonumber(ARGV[4])
+"""
+    + """
 if policy > version + 1 then
     return redis.error_reply('ERR the learner is at policy version ' .. text(version) .. ', so a worker may have ' ..
         text(version + 1) .. ' at most, got ' .. text(policy) .. ': is it another run? Nothing was leased')
 end
-local before = redis.call('HGET', KEYS[5], holder)
+local before = redis.call('HGET', calls, holder)
 if before then return {1, before} end
 
 -- The first place that a policy is too old for: what makes the bound hold (see rollouts.py).
 local function bound(of) return (math.min(of, version) + max_staleness + 1) * batch_samples end
 
-local now, granted = now_ms(), {}
-local open = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', text(now))
-for at = 1, #open do open[at] = tonumber(open[at]) end
-table.sort(open)
-for _, place in ipairs(open) do
-    if #granted < count and place < bound(policy) then granted[#granted + 1] = place end
-end
+if free_expired() then return {-1} end
+local places = redis.call('ZRANGEBYSCORE', free, '-inf', '(' .. text(bound(policy)), 'LIMIT', '0', text(count))
 local first_fresh = fresh
-while #granted < count and fresh < bound(policy) do
-    granted[#granted + 1] = fresh
+while #places < count and fresh < bound(policy) do
+    places[#places + 1] = text(fresh)
     fresh = fresh + 1
 end
-if #granted == 0 then
-    if #open > 0 or fresh < bound(version) then
+if #places == 0 then
+    local lowest = redis.call('ZRANGE', free, 0, 0)[1]
+    if lowest or fresh < bound(version) then
         return redis.error_reply('STALEVERSION policy version ' .. text(policy) .. ' is too old: what can be leased is '
-            .. 'for batch ' .. text(math.floor((open[1] or fresh) / batch_samples)) .. ', and max_staleness is '
+            .. 'for batch ' .. text(math.floor((lowest or fresh) / batch_samples)) .. ', and max_staleness is '
             .. text(max_staleness) .. '; fetch newer weights. Nothing was leased')
     end
-    local soonest = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')[2]
-    return {0, changes, soonest and math.max(1, tonumber(soonest) - now) or -1, version}
-end
-for at, place in ipairs(granted) do
-    place = text(place)
-    granted[at] = place
-    local former = redis.call('HGET', KEYS[3], place)
-    if former then redis.call('HDEL', KEYS[5], former) end
-    redis.call('HSET', KEYS[3], place, holder)
-    redis.call('ZADD', KEYS[4], text(now + lease_ms), place)
+    return {0, changes, expires_ms(), version}
 end
 if fresh > first_fresh then redis.call('HSET', KEYS[1], 'next', text(fresh)) end
-local places = table.concat(granted, ' ')
-redis.call('HSET', KEYS[5], holder, places)
-return {1, places}
+return grant(places, holder)
 """
 )
-"""Keys: the rollouts, changes, leases, expiry, calls. Arguments: incarnation, holder, how many, policy version. Answer:
-1 and the places; or 0, the number of changes, milliseconds until a lease expires (-1: none does), and the learner's
-version."""
+"""Keys: the rollouts, changes, leases, expiry, calls, free. Arguments: incarnation, holder, how many, policy version.
+Answer: 1 and the places; 0, the number of changes, milliseconds until a lease expires (-1: there is none), and the
+learner's version; or -1: more leases have expired than one call frees, so call again."""
 
 SUBMIT = Script(
     """
@@ -127,20 +157,21 @@ if batch < version then
         .. 'whose reply was lost, that one was done; else another worker had the lease. Nothing was changed')
 end
 if redis.call('HGET', KEYS[3], place) == holder then
-    redis.call('HSET', KEYS[6], place, sample, place .. 'h', holder)
+    redis.call('HSET', KEYS[7], place, sample, place .. 'h', holder)
     redis.call('HDEL', KEYS[3], place)
     redis.call('ZREM', KEYS[4], place)
     redis.call('HDEL', KEYS[5], holder)
-    if redis.call('HLEN', KEYS[6]) == 2 * batch_samples then wake() end
+    redis.call('ZREM', KEYS[6], place)
+    if redis.call('HLEN', KEYS[7]) == 2 * batch_samples then wake() end
     return 1
 end
-if redis.call('HGET', KEYS[6], place .. 'h') == holder then return 0 end
+if redis.call('HGET', KEYS[7], place .. 'h') == holder then return 0 end
 return redis.error_reply('LEASEEXPIRED the lease was given back, or had expired and was given to another worker: '
     .. 'drop this sample, and lease again. Nothing was changed')
 """
 )
-"""Keys: the rollouts, changes, leases, expiry, calls, the batch. Arguments: incarnation, place, holder,
-sample. Answer: 1; or 0: it was there."""
+"""Keys: the rollouts, changes, leases, expiry, calls, free, the batch. Arguments: incarnation, place, holder, sample.
+Answer: 1; or 0: it was there."""
 
 EXTEND = Script(
     """
@@ -152,9 +183,11 @@ for at = 3, #ARGV, 2 do
         if seconds == '' then
             redis.call('HDEL', KEYS[3], place)
             redis.call('HDEL', KEYS[5], holder)
-            redis.call('ZADD', KEYS[4], '0', place)
+            redis.call('ZREM', KEYS[4], place)
+            redis.call('ZADD', KEYS[6], place, place)
             given_back = true
         else
+            redis.call('ZREM', KEYS[6], place)
             redis.call('ZADD', KEYS[4], text(now_ms() + tonumber(seconds) * 1000), place)
         end
     end
@@ -164,8 +197,8 @@ return held
 """,
     flags="allow-oom",  # what it adds is small, and what it gives back makes others go on
 )
-"""Keys: the rollouts, changes, leases, expiry, calls. Arguments: incarnation, seconds from now ("": the leases are
-given back), then place and holder of each. Answer: which of them were held, from 0."""
+"""Keys: the rollouts, changes, leases, expiry, calls, free. Arguments: incarnation, seconds from now ("": the leases
+are given back), then place and holder of each. Answer: which of them were held, from 0."""
 
 TAKE = Script(
     """
@@ -175,8 +208,8 @@ if policy < version then
         .. 'its samples are gone: the next is that of version ' .. text(version) .. '; continue from those weights')
 end
 if policy > version + 1 or (policy == version + 1 and taken ~= version) then
-    return redis.error_reply('ERR the batch of policy version ' .. text(version) .. ' is next and was not taken, got '
-        .. text(policy) .. ': train on each batch in turn. Nothing was changed')
+    return redis.error_reply('NOTTAKEN the batch of policy version ' .. text(version) .. ' is next and was not taken, '
+        .. 'got ' .. text(policy) .. ': train on each batch in turn. Nothing was changed')
 end
 if policy == version + 1 then
     redis.call('UNLINK', KEYS[4])
@@ -196,7 +229,8 @@ version. Answer: 1; or 0, the number of changes, how many samples are there."""
 
 INFO = Script(
     """
-local held, open = redis.call('HLEN', KEYS[3]), redis.call('ZCOUNT', KEYS[4], '-inf', text(now_ms()))
+local held = redis.call('HLEN', KEYS[3])
+local open = redis.call('ZCOUNT', KEYS[4], '-inf', text(now_ms())) + redis.call('ZCARD', KEYS[6])
 local samples = {}
 for ahead = 0, max_staleness do
     samples[ahead + 1] = redis.call('HLEN', KEYS[1] .. ':batch:' .. text(version + ahead)) / 2
@@ -205,7 +239,7 @@ return {version, fresh - version * batch_samples, held, open, samples}
 """,
     flags="no-writes",
 )
-"""Keys: the rollouts, changes, leases, expiry. Argument: incarnation."""
+"""Keys: the rollouts, changes, leases, expiry, calls, free. Argument: incarnation."""
 
 DROP = Script(
     """
@@ -214,4 +248,4 @@ return redis.call('UNLINK', unpack(KEYS))
 """,
     flags="allow-oom",
 )
-"""Keys: the rollouts, changes, leases, expiry, calls. Argument: incarnation."""
+"""Keys: the rollouts, changes, leases, expiry, calls, free. Argument: incarnation."""

@@ -52,6 +52,7 @@ MOST_SAMPLE_BYTES = 32 << 20
 LONGEST_LEASE_S = 30 * 86400.0
 _CALL_BYTES = 16
 _READ_SAMPLES = 16
+_EXTENDED_LEASES = 256
 """Of one command."""
 _LOOK_S = 5.0
 """How long at most a call waits for a change before it looks again: under `appendfsync everysec` a killed server may
@@ -154,7 +155,7 @@ class RolloutOperations(Written):
         learner's version + max_staleness. So fast workers wait, and no sample is discarded for its age.
 
         Args:
-            count: at most as many; ask for group_size to get whole groups where they are free.
+            count: at most as many, and at most 256; ask for group_size to get whole groups where they are free.
             policy_version: of the weights that make them.
             timeout: seconds; None = for ever, 0 = not at all.
 
@@ -172,10 +173,11 @@ class RolloutOperations(Written):
         what = f"lease of {count} samples of {self.name!r}"
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            keys = self._keys("changes", "leases", "expiry", "calls")
-            leased, *told = yield from self._run(what, scripts.LEASE, keys, holder, int(count), policy_version)
-            if leased:
+            leased, *told = yield from self._run(what, scripts.LEASE, self._made, holder, int(count), policy_version)
+            if leased > 0:
                 return [self._lease(int(place), policy_version, holder) for place in told[0].split()]
+            if leased < 0:
+                continue  # many leases had expired, and some are still to be freed
             changes, expires_ms, learners = told
             newest = min(policy_version, learners) + self.max_staleness
             reason = (
@@ -203,7 +205,7 @@ class RolloutOperations(Written):
         """
         if not isinstance(lease, Lease):
             raise TypeError(f"expected a Lease, one of those that lease() returns, got {type(lease).__name__}")
-        keys = [*self._keys("changes", "leases", "expiry", "calls"), self._batch_key(lease.batch)]
+        keys = [*self._made, self._batch_key(lease.batch)]
         packed = self._packed(sample)
         what = f"submission of sample {lease.index} of group {lease.group} to {self.name!r}"
         yield from self._run(what, scripts.SUBMIT, keys, lease.place, lease.holder, packed)
@@ -239,7 +241,7 @@ class RolloutOperations(Written):
         Raises:
             Timeout: not all samples are there; its `reason` says how many. What asking says has been done.
             StaleVersion: that batch was trained on already.
-            ServerError: the batch of the version before was not taken.
+            BatchNotTaken: the batch of the version before was not taken; nothing was changed.
         """
         policy_version, timeout = _version(policy_version), check_timeout(timeout)
         what = f"take of batch {policy_version} of {self.name!r}"
@@ -265,15 +267,13 @@ class RolloutOperations(Written):
             leased, samples that a worker has; expired, those of them, and of those given back, that another worker
             would get now; samples, of each batch from the learner's on how many are there.
         """
-        keys = self._keys("changes", "leases", "expiry")
-        told = yield from self._run(f"info of rollouts {self.name!r}", scripts.INFO, keys)
+        told = yield from self._run(f"info of rollouts {self.name!r}", scripts.INFO, self._made)
         return dict(zip(("policy_version", "begun", "leased", "expired", "samples"), told, strict=True))
 
     @operation
     def drop(self) -> Operation[None]:
         """Removes all samples and leases, and what is known of them. Programs that use them get a SchemaError."""
-        keys = self._keys("changes", "leases", "expiry", "calls")
-        yield from self._run(f"drop of rollouts {self.name!r}", scripts.DROP, keys, repeatable=False)
+        yield from self._run(f"drop of rollouts {self.name!r}", scripts.DROP, self._made, repeatable=False)
         self._incarnation = None
 
     # ---- how ---------------------------------------------------------------------------------------------------------
@@ -281,6 +281,11 @@ class RolloutOperations(Written):
     def _keys(self, *parts: str) -> list[str]:
         root = f"rollouts:{{{self.name}}}"
         return [root, *(f"{root}:{part}" for part in parts)]
+
+    @property
+    def _made(self) -> list[str]:
+        """The keys of the leases of samples."""
+        return self._keys("changes", "leases", "expiry", "calls", "free")
 
     def _batch_key(self, batch: int) -> str:
         return f"{self._keys()[0]}:batch:{batch}"
@@ -361,13 +366,14 @@ class RolloutOperations(Written):
         return Lease(group, index, group // self.groups_per_batch, policy_version, place, holder)
 
     def _extend(self, what: str, leases: Iterable[Lease], seconds: str) -> Operation[list[Lease]]:
-        given = list(leases)
-        pairs = [part for lease in given for part in (lease.place, lease.holder)]
-        keys = self._keys("changes", "leases", "expiry", "calls")
-        if not given:
-            return []
-        held = yield from self._run(f"{what} of leases of {self.name!r}", scripts.EXTEND, keys, seconds, *pairs)
-        return [given[at] for at in held]
+        given, held = list(leases), []
+        for start in range(0, len(given), _EXTENDED_LEASES):
+            some = given[start : start + _EXTENDED_LEASES]
+            pairs = [part for lease in some for part in (lease.place, lease.holder)]
+            what = f"{what} of leases of {self.name!r}"
+            told = yield from self._run(what, scripts.EXTEND, self._made, seconds, *pairs)
+            held += [some[at] for at in told]
+        return held
 
     def _packed(self, sample: Mapping[str, Any]) -> bytes:
         """One sample as msgpack: a list of its columns' bytes, of ragged ones those of the rows, by the columns' names:

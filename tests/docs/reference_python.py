@@ -30,6 +30,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Errors": (
         "ReplayError", "ConnectionLost", "Timeout", "TableNotFound", "TableClosed", "SchemaError", "PriorityError",
         "LimitExceeded", "ServerError", "NotPrimary", "StaleVersion", "GradientNotWaiting", "LeaseExpired",
+        "BatchNotTaken",
     ),
 }  # fmt: skip
 """Title → names, as one writes them behind `rs.`; writers are made by clients and buffers."""

@@ -105,10 +105,10 @@ def test_no_batch_is_left_out(make):
     rollouts = make()
     fill(rollouts, 0, 8)
     for version in (1, 2):
-        with pytest.raises(rs.ServerError, match=f"version 0 is next and was not taken, got {version}"):
+        with pytest.raises(rs.BatchNotTaken, match=f"version 0 is next and was not taken, got {version}"):
             rollouts.take(version)
     rollouts.take(0)
-    with pytest.raises(rs.ServerError, match="version 0 is next and was not taken, got 2"):
+    with pytest.raises(rs.BatchNotTaken, match="version 0 is next and was not taken, got 2"):
         rollouts.take(2)
     assert rollouts.take(1).groups.tolist() == [2, 2, 3, 3]
 
@@ -261,6 +261,23 @@ def test_a_lease_expires_by_the_clock_of_the_server_and_wakes_who_waits(make):
     rollouts = make(max_staleness=0, lease_s=0.3)
     kept = rollouts.lease(4, 0)
     assert sorted(lease.place for lease in rollouts.lease(4, 0, timeout=60)) == [lease.place for lease in kept]
+
+
+def test_many_leases_that_expire_at_once_go_on_in_the_order_of_their_numbers(make):
+    """More than one call of the script frees, and than one call of `lease` gets."""
+    rollouts = make(group_size=50, groups_per_batch=15, max_staleness=0)
+    leases: list[rs.Lease] = []
+    while len(leases) < 750:
+        leases += rollouts.lease(1000, 0, timeout=0)
+    assert [lease.place for lease in leases] == list(range(750))
+    for lease in reversed(leases):
+        assert rollouts.renew([lease], 0.0) == [lease]  # the last ones expire first
+    assert rollouts.info()["expired"] == 750
+    assert [lease.place for lease in rollouts.lease(3, 0, timeout=0)] == [0, 1, 2]
+    assert rollouts.info()["expired"] == 747
+    assert rollouts.renew(leases) == leases[3:]
+    rollouts.give_back(leases)
+    assert [lease.place for lease in rollouts.lease(1000, 0, timeout=0)] == list(range(3, 259))
 
 
 def test_leases_that_are_given_back_are_free_at_once_and_no_longer_good(make):

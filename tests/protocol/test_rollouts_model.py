@@ -161,7 +161,7 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
             assert batch is rs.StaleVersion
             return
         if policy_version > self.version + (self.taken == self.version):
-            assert batch is rs.ServerError
+            assert batch is rs.BatchNotTaken
             return
         if policy_version > self.version:
             self.version = policy_version

@@ -103,6 +103,8 @@ def test_every_reply_type_however_it_is_cut(stream, value, step):
         ("TIMEOUT too few items", rs.Timeout),
         ("LIMIT too many", rs.LimitExceeded),
         ("STALEVERSION 3 is published", rs.StaleVersion),
+        ("LEASEEXPIRED the lease was given back", rs.LeaseExpired),
+        ("NOTTAKEN the batch of policy version 3 is next", rs.BatchNotTaken),
         ("READONLY You can't write against a read only replica.", rs.NotPrimary),
         ("UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)", rs.NotPrimary),
         ("UNBLOCKED client unblocked via CLIENT UNBLOCK", rs.ServerError),
