@@ -29,7 +29,8 @@ from .errors import (
 )
 from .gradients import Gradients
 from .ragged import Ragged
-from .rollouts import Lease, RolloutBatch, Rollouts
+from .rollout_tasks import Task
+from .rollouts import Lease, RolloutBatch, Rollouts, TaskBatch
 from .sampler import Sampler
 from .selectors import (
     Fifo,
@@ -94,6 +95,8 @@ __all__ = [
     "Table",
     "TableClosed",
     "TableNotFound",
+    "Task",
+    "TaskBatch",
     "Timeout",
     "Uniform",
     "Updater",

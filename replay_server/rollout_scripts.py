@@ -2,17 +2,23 @@
 
 All that is known of some rollouts lies under `rollouts:{NAME}`, in braces so that it is one slot of a cluster:
 
-    (itself)        hash: spec, incarnation, batch_samples, max_staleness, lease_ms; `version`: the learner's; `taken`:
-                    the version whose batch was taken last; `next`: the first place that was never leased; `changes`
+    (itself)        hash: spec, incarnation, batch_samples, max_staleness, lease_ms; `tasks`: how many; `version`: the
+                    learner's; `taken`: the version whose batch was taken last; `next`: the first place that was never
+                    leased; `changes`, and `changes:TASK`
     :leases         hash: place → its holder, 24 bytes: 16 random ones of the call that leased it, and the version
     :expiry         sorted set: leased places by the millisecond from which another call may have them
     :free           sorted set: places by number that were given back, or whose lease was found to have expired: its
                     holder has it until another call does
     :calls          hash: holder → the places of its call, until one is used: a repeated call is answered alike
     :batch:VERSION  hash: place → sample, and place with an "h" behind it → holder
+    :results:VERSION  hash: place:TASK → what that task wrote of the sample, and with an "h" behind it → holder
+    :there          hash: TASK:UNIT → how many parts there are of those that the task waits for, where some are missing
     :changes        stream of one entry, whose id is the number in `changes`: those that wait, wait for the next
+    :task:TASK:leases, :expiry, :calls, :free, :changes     of a task, by its number: as above, with units for places.
+                    A unit becomes free when the last part that the task waits for is written
 
-A place is the number of a sample: those of batch b are b · batch_samples up to (b + 1) · batch_samples - 1.
+A place is the number of a sample: those of batch b are b · batch_samples up to (b + 1) · batch_samples - 1. The unit of
+a task is a sample or a group: its number is that of its first sample, over the number of its samples.
 
 No call does more work than for _MOST places, or for those that its arguments name, and for the max_staleness + 1
 batches. Where more than _MOST leases have expired, they become free by several calls of LEASE.
@@ -27,14 +33,14 @@ _MOST = 256
 
 _BEGIN = """
 local state = redis.call('HMGET', KEYS[1], 'incarnation', 'version', 'taken', 'next', 'batch_samples', 'max_staleness',
-    'lease_ms', 'changes')
+    'lease_ms', 'changes', 'tasks')
 if state[1] ~= ARGV[1] then
     return redis.error_reply('BADSCHEMA these rollouts were dropped, or made anew, since this program began: ' ..
         'make the rs.Rollouts again; nothing was changed')
 end
 local version, taken, fresh = tonumber(state[2]), tonumber(state[3]), tonumber(state[4])
 local batch_samples, max_staleness = tonumber(state[5]), tonumber(state[6])
-local lease_ms, changes = tonumber(state[7]), tonumber(state[8])
+local lease_ms, changes, tasks = tonumber(state[7]), tonumber(state[8]), tonumber(state[9])
 
 local function text(number) return string.format('%.0f', number) end
 
@@ -43,10 +49,23 @@ local function now_ms()
     return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 
--- Wakes whoever waits for a lease or for a batch.
-local function wake()
-    redis.call('HSET', KEYS[1], 'changes', text(changes + 1))
-    redis.call('XADD', KEYS[2], 'MAXLEN', '1', text(changes + 1) .. '-0', 'changed', '')
+-- Wakes whoever waits for changes of this kind.
+local function wake(stream, kind)
+    local number = text(redis.call('HINCRBY', KEYS[1], kind or 'changes', 1))
+    redis.call('XADD', stream or KEYS[2], 'MAXLEN', '1', number .. '-0', 'changed', '')
+end
+
+-- A part of a sample has been written; from here on, the arguments name the tasks that wait for it.
+local function written(place, from)
+    for at = from, #ARGV, 3 do
+        local task, unit, parts = ARGV[at], text(math.floor(place / tonumber(ARGV[at + 1]))), tonumber(ARGV[at + 2])
+        local counter = task .. ':' .. unit
+        if parts == 1 or redis.call('HINCRBY', KEYS[1] .. ':there', counter, 1) == parts then
+            if parts > 1 then redis.call('HDEL', KEYS[1] .. ':there', counter) end
+            redis.call('ZADD', KEYS[1] .. ':task:' .. task .. ':free', unit, unit)
+            wake(KEYS[1] .. ':task:' .. task .. ':changes', 'changes:' .. task)
+        end
+    end
 end
 """
 
@@ -61,18 +80,18 @@ class Script:
 
 OPEN = Script(
     """
-local spec, incarnation, first, batch_samples, max_staleness, lease_ms = unpack(ARGV)
+local spec, incarnation, first, batch_samples, max_staleness, lease_ms, tasks = unpack(ARGV)
 local known = redis.call('HMGET', KEYS[1], 'incarnation', 'spec')
 if known[1] then return known end
 redis.call('HSET', KEYS[1], 'spec', spec, 'incarnation', incarnation, 'batch_samples', batch_samples,
-    'max_staleness', max_staleness, 'lease_ms', lease_ms, 'version', first, 'taken', '-1', 'changes', '0',
-    'next', string.format('%.0f', tonumber(first) * tonumber(batch_samples)))
+    'max_staleness', max_staleness, 'lease_ms', lease_ms, 'tasks', tasks, 'version', first, 'taken', '-1',
+    'changes', '0', 'next', string.format('%.0f', tonumber(first) * tonumber(batch_samples)))
 return {incarnation, spec}
 """,
     begin="",
 )
-"""Key: the rollouts. Arguments: spec, incarnation, first version, batch_samples, max_staleness, lease_ms. Answer: the
-incarnation and the spec that there are."""
+"""Key: the rollouts. Arguments: spec, incarnation, first version, batch_samples, max_staleness, lease_ms, how many
+tasks. Answer: the incarnation and the spec that there are."""
 
 _GRANTS = f"""
 local leases, expiry, calls, free = unpack(KEYS, 3)
@@ -148,6 +167,25 @@ return grant(places, holder)
 Answer: 1 and the places; 0, the number of changes, milliseconds until a lease expires (-1: there is none), and the
 learner's version; or -1: more leases have expired than one call frees, so call again."""
 
+LEASE_UNITS = Script(
+    _GRANTS
+    + f"""
+local holder, count, task = ARGV[2], math.min(tonumber(ARGV[3]), {_MOST}), ARGV[4]
+"""
+    + """
+local before = redis.call('HGET', calls, holder)
+if before then return {1, before} end
+if free_expired() then return {-1} end
+local units = redis.call('ZRANGE', free, 0, count - 1)
+if #units == 0 then
+    return {0, tonumber(redis.call('HGET', KEYS[1], 'changes:' .. task) or 0), expires_ms()}
+end
+return grant(units, holder)
+"""
+)
+"""Keys: the rollouts, and the task's changes, leases, expiry, calls, free. Arguments: incarnation, holder, how many,
+the task's number. Answer: as that of LEASE, without the version."""
+
 SUBMIT = Script(
     """
 local place, holder, sample = ARGV[2], ARGV[3], ARGV[4]
@@ -163,6 +201,7 @@ if redis.call('HGET', KEYS[3], place) == holder then
     redis.call('HDEL', KEYS[5], holder)
     redis.call('ZREM', KEYS[6], place)
     if redis.call('HLEN', KEYS[7]) == 2 * batch_samples then wake() end
+    written(tonumber(place), 5)
     return 1
 end
 if redis.call('HGET', KEYS[7], place .. 'h') == holder then return 0 end
@@ -170,16 +209,48 @@ return redis.error_reply('LEASEEXPIRED the lease was given back, or had expired 
     .. 'drop this sample, and lease again. Nothing was changed')
 """
 )
-"""Keys: the rollouts, changes, leases, expiry, calls, free, the batch. Arguments: incarnation, place, holder, sample.
-Answer: 1; or 0: it was there."""
+"""Keys: the rollouts, changes, leases, expiry, calls, free, the batch. Arguments: incarnation, place, holder, sample,
+and of each task that waits for it its number, the samples of its unit, and the parts that it waits for. Answer: 1; or
+0: it was there."""
+
+PUT = Script(
+    """
+local leases, expiry, calls, free = unpack(KEYS, 3)
+local holder, task, samples, count = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local lost = {}
+for first = 1, count, samples do
+    local place = tonumber(ARGV[4 + 2 * first])
+    local unit, batch = text(math.floor(place / samples)), math.floor(place / batch_samples)
+    local results = KEYS[1] .. ':results:' .. text(batch)
+    if redis.call('HGET', leases, unit) == holder then
+        redis.call('HDEL', leases, unit)
+        redis.call('HDEL', calls, holder)
+        redis.call('ZREM', expiry, unit)
+        redis.call('ZREM', free, unit)
+        for at = first, first + samples - 1 do
+            local field = ARGV[4 + 2 * at] .. ':' .. task
+            redis.call('HSET', results, field, ARGV[5 + 2 * at], field .. 'h', holder)
+            written(tonumber(ARGV[4 + 2 * at]), 6 + 2 * count)
+        end
+        if redis.call('HLEN', results) == 2 * tasks * batch_samples then wake(KEYS[1] .. ':changes') end
+    elseif redis.call('HGET', results, text(place) .. ':' .. task .. 'h') ~= holder then
+        lost[#lost + 1] = (first - 1) / samples
+    end
+end
+return lost
+"""
+)
+"""Keys: the rollouts, and the task's changes, leases, expiry, calls, free. Arguments: incarnation, holder, the task's
+number, the samples of its unit, how many samples, of each its place and what the task wrote of it, unit by unit; then
+as SUBMIT. Answer: which of the units were lost, from 0. The others are stored, or were."""
 
 EXTEND = Script(
     """
-local seconds, held, given_back = ARGV[2], {}, false
-for at = 3, #ARGV, 2 do
+local seconds, kind, held, given_back = ARGV[2], ARGV[3], {}, false
+for at = 4, #ARGV, 2 do
     local place, holder = ARGV[at], ARGV[at + 1]
     if redis.call('HGET', KEYS[3], place) == holder then
-        held[#held + 1] = (at - 3) / 2
+        held[#held + 1] = (at - 4) / 2
         if seconds == '' then
             redis.call('HDEL', KEYS[3], place)
             redis.call('HDEL', KEYS[5], holder)
@@ -192,13 +263,14 @@ for at = 3, #ARGV, 2 do
         end
     end
 end
-if given_back then wake() end
+if given_back then wake(KEYS[2], kind) end
 return held
 """,
     flags="allow-oom",  # what it adds is small, and what it gives back makes others go on
 )
-"""Keys: the rollouts, changes, leases, expiry, calls, free. Arguments: incarnation, seconds from now ("": the leases
-are given back), then place and holder of each. Answer: which of them were held, from 0."""
+"""Keys: the rollouts, then changes, leases, expiry, calls, free, a task's or not. Arguments: incarnation, seconds from
+now ("": the leases are given back), the kind of changes, then place or unit and holder of each. Answer: which of
+them were held, from 0."""
 
 TAKE = Script(
     """
@@ -212,20 +284,21 @@ if policy > version + 1 or (policy == version + 1 and taken ~= version) then
         .. 'got ' .. text(policy) .. ': train on each batch in turn. Nothing was changed')
 end
 if policy == version + 1 then
-    redis.call('UNLINK', KEYS[4])
+    redis.call('UNLINK', KEYS[4], KEYS[6])
     redis.call('HSET', KEYS[1], 'version', text(policy))
     wake()
     changes = changes + 1
 end
-local there = redis.call('HLEN', KEYS[3]) / 2
-if there < batch_samples then return {0, changes, there} end
+local there, results = redis.call('HLEN', KEYS[3]) / 2, redis.call('HLEN', KEYS[5]) / 2
+if there < batch_samples or results < tasks * batch_samples then return {0, changes, there, results} end
 if taken ~= policy then redis.call('HSET', KEYS[1], 'taken', text(policy)) end
 return {1}
 """,
     flags="allow-oom",  # it makes room
 )
-"""Keys: the rollouts, changes, the batch of this version, that of the version before. Arguments: incarnation, policy
-version. Answer: 1; or 0, the number of changes, how many samples are there."""
+"""Keys: the rollouts, changes, the batch of this version, that of the version before, and the results of both.
+Arguments: incarnation, policy version. Answer: 1; or 0, the number of changes, how many samples are there, and how
+many results."""
 
 INFO = Script(
     """
@@ -235,7 +308,13 @@ local samples = {}
 for ahead = 0, max_staleness do
     samples[ahead + 1] = redis.call('HLEN', KEYS[1] .. ':batch:' .. text(version + ahead)) / 2
 end
-return {version, fresh - version * batch_samples, held, open, samples}
+local works = {}
+for task = 1, tasks do
+    local key = KEYS[1] .. ':task:' .. text(task)
+    local ready = redis.call('ZCOUNT', key .. ':expiry', '-inf', text(now_ms())) + redis.call('ZCARD', key .. ':free')
+    works[task] = {ready, redis.call('HLEN', key .. ':leases')}
+end
+return {version, fresh - version * batch_samples, held, open, samples, works}
 """,
     flags="no-writes",
 )
@@ -243,9 +322,12 @@ return {version, fresh - version * batch_samples, held, open, samples}
 
 DROP = Script(
     """
-for ahead = 0, max_staleness do redis.call('UNLINK', KEYS[1] .. ':batch:' .. text(version + ahead)) end
+for ahead = 0, max_staleness do
+    local batch = text(version + ahead)
+    redis.call('UNLINK', KEYS[1] .. ':batch:' .. batch, KEYS[1] .. ':results:' .. batch)
+end
 return redis.call('UNLINK', unpack(KEYS))
 """,
     flags="allow-oom",
 )
-"""Keys: the rollouts, changes, leases, expiry, calls, free. Argument: incarnation."""
+"""Keys: all but those of batches. Argument: incarnation."""

@@ -12,6 +12,11 @@ Why each sample is there once: a place has one holder at a time. What was submit
 never leased again. The learner gets a batch once all its places are filled, as often as it asks, until it says that its
 policy is one version further; then the samples leave, and the version before is refused.
 
+Why each task works on each sample once: its units, samples or groups, are leased as places are. A unit becomes free
+when the last part that the task reads is written, which happens once; what the task writes ends the lease, and the unit
+is never free again. A batch is complete only when every task is done with it, so nothing of it is still leased when it
+leaves.
+
 Why a lost reply does no harm: a call of `lease` is known by 16 random bytes, and a sample keeps those of its lease. A
 repeated call finds that it was done. Each step is one script (`rollout_scripts`), whole in the append-only file.
 
@@ -31,17 +36,17 @@ import msgpack
 import numpy as np
 
 from . import rollout_scripts as scripts
-from .checks import check_columns, check_timeout, check_version
+from .checks import check_timeout, check_version
 from .cluster_address import is_cluster_url
-from .codec import Argument, bytes_of, pack
+from .codec import Argument, pack
 from .commands import Command, plain
 from .driver import Awaited, Blocking, Operation, Written, operation
-from .errors import LimitExceeded, SchemaError, ServerError, Timeout, explain
-from .ragged import Ragged
+from .errors import LeaseExpired, LimitExceeded, SchemaError, ServerError, Timeout, explain
 from .rollout_scripts import Script
+from .rollout_tasks import SUBMITTED, Dataflow, Task
 from .selectors import check_whole
-from .table import Column, Table
-from .tree import Leaves, shaped
+from .table import Table
+from .tree import shaped
 
 MOST_BATCH_SAMPLES = 1 << 20
 MOST_STALENESS = 1 << 10
@@ -53,7 +58,8 @@ LONGEST_LEASE_S = 30 * 86400.0
 _CALL_BYTES = 16
 _READ_SAMPLES = 16
 _EXTENDED_LEASES = 256
-"""Of one command."""
+_PUT_SAMPLES, _PUT_BYTES = 64, 4 << 20
+"""Of one command; a group is not cut."""
 _LOOK_S = 5.0
 """How long at most a call waits for a change before it looks again: under `appendfsync everysec` a killed server may
 come back with fewer changes than were counted."""
@@ -61,15 +67,17 @@ come back with fewer changes than were counted."""
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to make one sample. It can be pickled, and used by another process than that which leased it.
+    """The right to make one sample, or to do a task on samples that are there. It can be pickled, and used by another
+    process than that which leased it.
 
     Attributes:
         group: number of the group, from 0 on; all samples of a group are of one prompt, which this number chooses.
-        index: of the sample in its group, 0 to group_size - 1.
+        index: of the sample in its group, 0 to group_size - 1; of a whole group: 0.
         batch: version of the policy that the learner will have when it trains on it.
-        policy_version: with which it was leased.
-        place: number of the sample over all groups.
+        policy_version: with which the sample was leased to be made; of a whole group: the smallest.
+        place: number of the sample over all groups; of a whole group: that of its first one.
         holder: by which the server knows the lease.
+        task: name of the task; empty: the sample is to be made.
     """
 
     group: int
@@ -78,6 +86,7 @@ class Lease:
     policy_version: int
     place: int
     holder: bytes
+    task: str = ""
 
 
 @dataclass(eq=False)
@@ -106,6 +115,28 @@ class RolloutBatch:
         return self.policy_version - int(self.policy_versions.min())
 
 
+@dataclass(eq=False)
+class TaskBatch:
+    """Samples that a task works on, in the order of their numbers. N = samples; of whole groups, all of each group.
+
+    Attributes:
+        task: its name.
+        leases: of each sample, or of each group if the task has whole groups: what `renew` and `give_back` take.
+        data: the columns that the task reads: name → array (N, *column.shape), or `Ragged`.
+        groups: int64 (N,), the number of each sample's group.
+        policy_versions: int64 (N,), with which each was leased.
+    """
+
+    task: str
+    leases: list[Lease]
+    data: dict[str, Any]
+    groups: np.ndarray
+    policy_versions: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+
 class RolloutOperations(Written):
     """The operations of rollouts; see `replay_server.Rollouts`."""
 
@@ -120,6 +151,7 @@ class RolloutOperations(Written):
         max_staleness: int = 1,
         lease_s: float = 600.0,
         first_version: int = 0,
+        tasks: Mapping[str, Task] | None = None,
     ) -> None:
         if is_cluster_url(client.url):
             raise ValueError(f"rollouts lie on one server: expected a client of one, or of its replicas, got {client}")
@@ -140,7 +172,13 @@ class RolloutOperations(Written):
         self.name, self.group_size, self.groups_per_batch = name, int(group_size), int(groups_per_batch)
         self.max_staleness, self.lease_s = int(max_staleness), _seconds(lease_s, "lease_s", 0.001)
         self.first_version, self._client, self._samples = int(first_version), client, samples
+        self._dataflow = Dataflow(self._table, {} if tasks is None else tasks, self.group_size)
         self._incarnation: bytes | None = None
+
+    @property
+    def tasks(self) -> Mapping[str, Task]:
+        """The tasks, by name."""
+        return self._dataflow.tasks
 
     @property
     def signature(self) -> Mapping[str, Any]:
@@ -170,10 +208,10 @@ class RolloutOperations(Written):
         check_whole(count, "count", 1)
         policy_version, timeout = _version(policy_version), check_timeout(timeout)
         holder = os.urandom(_CALL_BYTES) + policy_version.to_bytes(8, "little")
-        what = f"lease of {count} samples of {self.name!r}"
+        keys, what = self._leases_of(SUBMITTED), f"lease of {count} samples of {self.name!r}"
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            leased, *told = yield from self._run(what, scripts.LEASE, self._made, holder, int(count), policy_version)
+            leased, *told = yield from self._run(what, scripts.LEASE, keys, holder, int(count), policy_version)
             if leased > 0:
                 return [self._lease(int(place), policy_version, holder) for place in told[0].split()]
             if leased < 0:
@@ -185,7 +223,7 @@ class RolloutOperations(Written):
                 f"no others, while the learner is at version {learners}"
             )
             longest = _LOOK_S if expires_ms < 0 else min(_LOOK_S, expires_ms / 1000)
-            yield from self._await_change(what, reason, changes, longest, timeout, deadline)
+            yield from self._await_change(what, reason, keys[1], changes, longest, timeout, deadline)
 
     @operation
     def submit(self, lease: Lease, sample: Mapping[str, Any]) -> Operation[None]:
@@ -195,7 +233,7 @@ class RolloutOperations(Written):
 
         Args:
             lease: of `lease`.
-            sample: column name → the value of one item, in the form of the signature.
+            sample: column name → the value of one item, in the form of the signature, without what tasks write.
 
         Raises:
             SchemaError: the sample does not fit the signature; nothing was stored, and the lease stays.
@@ -203,16 +241,112 @@ class RolloutOperations(Written):
             LimitExceeded: the sample has more than 32 MiB, or the server's `maxmemory` is reached; nothing was stored,
                 and the lease stays.
         """
-        if not isinstance(lease, Lease):
-            raise TypeError(f"expected a Lease, one of those that lease() returns, got {type(lease).__name__}")
-        keys = [*self._made, self._batch_key(lease.batch)]
+        if not isinstance(lease, Lease) or lease.task:
+            got = f"one of task {lease.task!r}" if isinstance(lease, Lease) else type(lease).__name__
+            raise TypeError(f"expected a Lease, one of those that lease() returns, got {got}")
+        keys = [*self._leases_of(SUBMITTED), self._batch_key(lease.batch)]
         packed = self._packed(sample)
         what = f"submission of sample {lease.index} of group {lease.group} to {self.name!r}"
-        yield from self._run(what, scripts.SUBMIT, keys, lease.place, lease.holder, packed)
+        followers = self._dataflow.followers[SUBMITTED]
+        yield from self._run(what, scripts.SUBMIT, keys, lease.place, lease.holder, packed, *followers)
+
+    @operation
+    def take_samples(self, task: str, count: int, timeout: float | None = None) -> Operation[TaskBatch]:
+        """Leases samples that are ready for a task, those with the lowest numbers first, and returns what it reads.
+
+        A task gets each sample once. Only where its lease expires before `put_columns`, another worker gets it as well.
+
+        Args:
+            task: name of one of the `tasks`.
+            count: at most as many samples, or as many groups if the task has whole groups; and at most 256.
+            timeout: seconds; None = for ever, 0 = not at all.
+
+        Returns:
+            1 to `count` samples or groups.
+
+        Raises:
+            SchemaError: there is no such task.
+            Timeout: no sample became ready in time.
+        """
+        number, unit = self._number(task), self._dataflow.unit(task)
+        check_whole(count, "count", 1)
+        timeout = check_timeout(timeout)
+        what = f"take of samples of {self.name!r} for {task!r}"
+        deadline = None if timeout is None else time.monotonic() + timeout
+        keys = self._leases_of(task)
+        while True:
+            holder = os.urandom(_CALL_BYTES)
+            leased, *told = yield from self._run(what, scripts.LEASE_UNITS, keys, holder, int(count), number)
+            if leased > 0:
+                units = sorted(map(int, told[0].split()))
+                if batch := (yield from self._read_units(what, task, units, holder)):
+                    return batch
+            elif leased == 0:
+                reason = f"no {'group' if unit > 1 else 'sample'} is ready for task {task!r}, or all have been leased"
+                changes, expires_ms = told
+                longest = _LOOK_S if expires_ms < 0 else min(_LOOK_S, expires_ms / 1000)
+                yield from self._await_change(what, reason, keys[1], changes, longest, timeout, deadline)
+
+    @operation
+    def put_columns(self, samples: TaskBatch, columns: Mapping[str, Any]) -> Operation[None]:
+        """Stores what a task writes of samples, and ends their leases. What comes first counts: a repeated call changes
+        nothing.
+
+        Args:
+            samples: of `take_samples`.
+            columns: name → values (N, *column.shape), or ragged ones of N samples, in their order: all columns that the
+                task writes; an empty dict if it writes none.
+
+        Raises:
+            SchemaError: the columns do not fit the signature; nothing was stored, and the leases stay.
+            LimitExceeded: those of one sample, or of one whole group, have more than 32 MiB; nothing was stored, and
+                the leases stay. Or the server's `maxmemory` is reached; the leases of what was not stored stay.
+            LeaseExpired: other workers have some of the samples by now. The others were stored.
+        """
+        if not isinstance(samples, TaskBatch):
+            raise TypeError(f"expected a TaskBatch, as take_samples() returns, got {type(samples).__name__}")
+        task = samples.task
+        number, unit = self._number(task), self._dataflow.unit(task)
+        rows = self._dataflow.packed_rows(task, columns, len(samples))
+        units = [rows[start : start + unit] for start in range(0, len(rows), unit)]
+        sizes = [sum(map(len, some)) for some in units]
+        if max(sizes) > MOST_SAMPLE_BYTES:
+            raise LimitExceeded(
+                f"expected at most {MOST_SAMPLE_BYTES} bytes of columns of a {'group' if unit > 1 else 'sample'}, got "
+                f"{max(sizes)}"
+            )
+        what = f"put of columns of task {task!r} to {self.name!r}"
+        followers, lost, first = self._dataflow.followers[task], [], 0
+        while first < len(units):
+            last = first + 1
+            while (
+                last < len(units)
+                and (last + 1 - first) * unit <= _PUT_SAMPLES
+                and (sum(sizes[first : last + 1]) <= _PUT_BYTES)
+            ):
+                last += 1
+            leases = samples.leases[first:last]
+            given = [
+                part
+                for lease, some in zip(leases, units[first:last], strict=True)
+                for at, row in enumerate(some)
+                for part in (lease.place + at, row)
+            ]
+            arguments = (leases[0].holder, number, unit, len(given) // 2, *given, *followers)
+            told = yield from self._run(what, scripts.PUT, self._leases_of(task), *arguments)
+            lost += [leases[at] for at in told]
+            first = last
+        if lost:
+            raise LeaseExpired(
+                f"{what}: {len(lost)} of {len(units)} leases had expired and gone to other workers, or their batches "
+                f"have been trained on, the first of them of sample {lost[0].index} of group {lost[0].group}; the "
+                "others are stored",
+                "LEASEEXPIRED",
+            )
 
     @operation
     def renew(self, leases: Iterable[Lease], seconds: float | None = None) -> Operation[list[Lease]]:
-        """Moves the expiry of leases: to `seconds` from now, `lease_s` unless it is given.
+        """Moves the expiry of leases, of samples or of tasks: to `seconds` from now, `lease_s` unless it is given.
 
         Returns:
             Those of them that their worker still has: stop making the others.
@@ -227,8 +361,8 @@ class RolloutOperations(Written):
 
     @operation
     def take(self, policy_version: int, timeout: float | None = None) -> Operation[RolloutBatch]:
-        """Waits for the batch of a version, and returns it. It may be repeated: the batch stays until the next version
-        is asked for.
+        """Waits until all samples of a version's batch are there and every task is done with them, and returns them. It
+        may be repeated: the batch stays until the next version is asked for.
 
         Asking for version v says that the learner has trained on batch v - 1, and has kept the weights of version v
         where it will find them after a crash: the samples of that batch leave, and those of batch v + max_staleness
@@ -239,24 +373,28 @@ class RolloutOperations(Written):
             timeout: seconds for the samples to come; None = for ever, 0 = not at all.
 
         Raises:
-            Timeout: not all samples are there; its `reason` says how many. What asking says has been done.
+            Timeout: not all samples are there, or tasks are not done with them; its `reason` says how many. What asking
+                says has been done.
             StaleVersion: that batch was trained on already.
             BatchNotTaken: the batch of the version before was not taken; nothing was changed.
         """
         policy_version, timeout = _version(policy_version), check_timeout(timeout)
         what = f"take of batch {policy_version} of {self.name!r}"
         deadline = None if timeout is None else time.monotonic() + timeout
-        # Version 0 has none before it: it names a key that is never written.
-        keys = [*self._keys("changes"), self._batch_key(policy_version), self._batch_key(policy_version - 1)]
+        before = policy_version - 1  # version 0 has none before it: it names keys that are never written
+        batches = [key(version) for key in (self._batch_key, self._results_key) for version in (policy_version, before)]
+        keys = [*self._keys("changes"), *batches]
         while True:
             complete, *told = yield from self._run(what, scripts.TAKE, keys, policy_version)
             if complete:
                 if batch := (yield from self._read(what, policy_version)):
                     return batch
                 continue  # samples are gone since: only the script knows whether with their batch
-            changes, there = told
+            changes, there, results = told
             reason = f"{there} of the {self._samples} samples of batch {policy_version} are there"
-            yield from self._await_change(what, reason, changes, _LOOK_S, timeout, deadline)
+            if self.tasks:
+                reason += f", and {results} of the {self._samples * len(self.tasks)} results of tasks"
+            yield from self._await_change(what, reason, keys[1], changes, _LOOK_S, timeout, deadline)
 
     @operation
     def info(self) -> Operation[dict[str, Any]]:
@@ -265,15 +403,24 @@ class RolloutOperations(Written):
         Returns:
             policy_version, the learner's; begun, samples of its batch and later ones that were leased at least once;
             leased, samples that a worker has; expired, those of them, and of those given back, that another worker
-            would get now; samples, of each batch from the learner's on how many are there.
+            would get now; samples, of each batch from the learner's on how many are there. Where there are tasks:
+            tasks, name → ready, the samples or groups that another worker would get now, and leased, those that a
+            worker has.
         """
-        told = yield from self._run(f"info of rollouts {self.name!r}", scripts.INFO, self._made)
-        return dict(zip(("policy_version", "begun", "leased", "expired", "samples"), told, strict=True))
+        told = yield from self._run(f"info of rollouts {self.name!r}", scripts.INFO, self._leases_of(SUBMITTED))
+        *counts, works = told
+        info = dict(zip(("policy_version", "begun", "leased", "expired", "samples"), counts, strict=True))
+        if self.tasks:
+            named = zip(sorted(self.tasks), works, strict=True)
+            info["tasks"] = {name: dict(zip(("ready", "leased"), work, strict=True)) for name, work in named}
+        return info
 
     @operation
     def drop(self) -> Operation[None]:
         """Removes all samples and leases, and what is known of them. Programs that use them get a SchemaError."""
-        yield from self._run(f"drop of rollouts {self.name!r}", scripts.DROP, self._made, repeatable=False)
+        of_tasks = [key for task in self.tasks for key in self._leases_of(task)[1:]]
+        keys = [*self._leases_of(SUBMITTED), *of_tasks, *self._keys("there")[1:]]
+        yield from self._run(f"drop of rollouts {self.name!r}", scripts.DROP, keys, repeatable=False)
         self._incarnation = None
 
     # ---- how ---------------------------------------------------------------------------------------------------------
@@ -282,13 +429,21 @@ class RolloutOperations(Written):
         root = f"rollouts:{{{self.name}}}"
         return [root, *(f"{root}:{part}" for part in parts)]
 
-    @property
-    def _made(self) -> list[str]:
-        """The keys of the leases of samples."""
-        return self._keys("changes", "leases", "expiry", "calls", "free")
+    def _leases_of(self, task: str) -> list[str]:
+        """The keys of the leases of a task; of SUBMITTED: of samples that are to be made."""
+        prefix = f"task:{self._number(task)}:" if task else ""
+        return self._keys(*(prefix + part for part in ("changes", "leases", "expiry", "calls", "free")))
+
+    def _number(self, task: str) -> int:
+        if task not in self.tasks:
+            raise SchemaError(f"rollouts {self.name!r} have no task {task!r}: expected one of {', '.join(self.tasks)}")
+        return self._dataflow.numbers[task]
 
     def _batch_key(self, batch: int) -> str:
         return f"{self._keys()[0]}:batch:{batch}"
+
+    def _results_key(self, batch: int) -> str:
+        return f"{self._keys()[0]}:results:{batch}"
 
     def _spec(self) -> dict[str, Any]:
         return {
@@ -298,6 +453,7 @@ class RolloutOperations(Written):
             "max_staleness": self.max_staleness,
             "lease_s": self.lease_s,
             "first_version": self.first_version,
+            "tasks": {name: task.to_spec() for name, task in sorted(self.tasks.items())},
         }
 
     def _open(self) -> Operation[bytes]:
@@ -309,15 +465,16 @@ class RolloutOperations(Written):
         if self._incarnation is not None:
             return self._incarnation
         lease_ms = round(self.lease_s * 1000)
-        numbers = (self.first_version, self._samples, self.max_staleness, lease_ms)
+        numbers = (self.first_version, self._samples, self.max_staleness, lease_ms, len(self.tasks))
         arguments = (pack(self._spec()), os.urandom(_CALL_BYTES), *numbers)
         what = f"opening of rollouts {self.name!r}"
         incarnation, spec = yield from self._answer(what, scripts.OPEN, self._keys(), arguments)
         known, own = msgpack.unpackb(spec), self._spec()
         for key, value in own.items():
             if known.get(key) != value:
+                other = "other" if key == "tasks" else "another"
                 raise SchemaError(
-                    f"rollouts {self.name!r} exist with another {key}: expected {known.get(key)!r}, got {value!r}; "
+                    f"rollouts {self.name!r} exist with {other} {key}: expected {known.get(key)!r}, got {value!r}; "
                     "use it, choose another name, or drop() them from a program that has theirs"
                 )
         self._incarnation = incarnation
@@ -344,9 +501,16 @@ class RolloutOperations(Written):
         return (yield from self._client._answer(command))
 
     def _await_change(
-        self, what: str, reason: str, changes: int, longest: float, timeout: float | None, deadline: float | None
+        self,
+        what: str,
+        reason: str,
+        stream: str,
+        changes: int,
+        longest: float,
+        timeout: float | None,
+        deadline: float | None,
     ) -> Operation[None]:
-        """Waits for the change after the one of that number, at most `longest` seconds.
+        """Waits for the change of a stream after the one of that number, at most `longest` seconds.
 
         Raises:
             Timeout: the deadline has passed.
@@ -357,7 +521,6 @@ class RolloutOperations(Written):
             if wait_s <= 0:
                 raise explain(what, timeout, Timeout(reason))
         wait_ms = max(1, round(wait_s * 1000))
-        stream = self._keys("changes")[1]
         arguments = ("XREAD", "BLOCK", wait_ms, "STREAMS", stream, f"{changes}-0")
         yield from self._client._answer(plain(what, arguments, lambda value: None, True, wait_ms / 1000))
 
@@ -367,52 +530,80 @@ class RolloutOperations(Written):
 
     def _extend(self, what: str, leases: Iterable[Lease], seconds: str) -> Operation[list[Lease]]:
         given, held = list(leases), []
+        what = f"{what} of leases of {self.name!r}"
         for start in range(0, len(given), _EXTENDED_LEASES):
             some = given[start : start + _EXTENDED_LEASES]
-            pairs = [part for lease in some for part in (lease.place, lease.holder)]
-            what = f"{what} of leases of {self.name!r}"
-            told = yield from self._run(what, scripts.EXTEND, self._made, seconds, *pairs)
-            held += [some[at] for at in told]
+            for task in {lease.task: None for lease in some}:
+                own = [lease for lease in some if lease.task == task]
+                kind, unit = "changes", 1
+                if task:
+                    kind, unit = f"changes:{self._number(task)}", self._dataflow.unit(task)
+                pairs = [part for lease in own for part in (lease.place // unit, lease.holder)]
+                told = yield from self._run(what, scripts.EXTEND, self._leases_of(task), seconds, kind, *pairs)
+                held += [own[at] for at in told]
         return held
 
     def _packed(self, sample: Mapping[str, Any]) -> bytes:
-        """One sample as msgpack: a list of its columns' bytes, of ragged ones those of the rows, by the columns' names:
-        programs may have named them in another order."""
-        if not isinstance(sample, Mapping):
-            raise SchemaError(f"expected a dict of columns for a sample of {self.name!r}, got {type(sample).__name__}")
-        leaves = Leaves()
-        for path, value in self._table.taken_apart(sample).items():
-            column = self._table.leaves.get(path)
-            ragged = isinstance(column, Column) and column.ragged
-            leaves[path] = value[None] if hasattr(value, "shape") and not ragged else [value]
-        _, columns = check_columns(self._table, leaves)
-        named = dict(zip(self._table.columns, columns, strict=True))
-        parts = [named[path].values if isinstance(named[path], Ragged) else named[path] for path in sorted(named)]
-        packed = pack([bytes(bytes_of(part)) for part in parts])
+        packed = self._dataflow.packed_sample(sample)
         if len(packed) > MOST_SAMPLE_BYTES:
             raise LimitExceeded(f"expected a sample of at most {MOST_SAMPLE_BYTES} bytes, got {len(packed)}")
         return packed
 
     def _read(self, what: str, policy_version: int) -> Operation[RolloutBatch | None]:
         """The samples of a batch that was complete, group by group; None where one is no longer there."""
-        key, first = self._batch_key(policy_version), policy_version * self._samples
+        first = policy_version * self._samples
+        places = range(first, first + self._samples)
+        if (found := (yield from self._read_places(what, places, tuple(self._table.columns)))) is None:
+            return None
+        data, versions = found
+        return RolloutBatch(policy_version, data, np.array(places) // self.group_size, versions)
+
+    def _read_units(self, what: str, task: str, units: Sequence[int], holder: bytes) -> Operation[TaskBatch | None]:
+        """What a task reads of its samples; None where one is no longer there, as after a kill with `everysec`."""
+        unit = self._dataflow.unit(task)
+        places = [place for first in units for place in range(first * unit, (first + 1) * unit)]
+        if (found := (yield from self._read_places(what, places, self.tasks[task].reads))) is None:
+            return None
+        data, versions = found
+        leases = []
+        for at in range(0, len(places), unit):
+            group, index = divmod(places[at], self.group_size)
+            oldest, batch = int(versions[at : at + unit].min()), group // self.groups_per_batch
+            leases.append(Lease(group, index, batch, oldest, places[at], holder, task))
+        return TaskBatch(task, leases, data, np.array(places) // self.group_size, versions)
+
+    def _read_places(
+        self, what: str, places: Sequence[int], paths: Sequence[str]
+    ) -> Operation[tuple[dict[str, Any], np.ndarray] | None]:
+        """Columns of samples, and the policy versions that these were leased with; None where one is not there."""
+        written = {self._dataflow.writers[path] for path in paths}
+        tasks = sorted(written - {SUBMITTED})
         versions: list[int] = []
-        rows: list[list[bytes]] = []
-        for start in range(first, first + self._samples, _READ_SAMPLES):
-            places = range(start, min(start + _READ_SAMPLES, first + self._samples))
-            fields = [field for place in places for field in (place, f"{place}h")]
-            read: Command[list[bytes]] = plain(what, ("HMGET", key, *fields), lambda value: value, True)
-            told = yield from self._client._answer(read)
-            for packed, holder in zip(told[::2], told[1::2], strict=True):
-                if holder is None or packed is None:
-                    return None
-                versions.append(int.from_bytes(holder[_CALL_BYTES:], "little"))
-                rows.append(msgpack.unpackb(packed))
-        parts_of = dict(zip(sorted(self._table.columns), zip(*rows, strict=True), strict=True))
-        columns = {path: _stacked(column, parts_of[path]) for path, column in self._table.columns.items()}
-        groups = np.arange(first, first + self._samples) // self.group_size
-        data = shaped(self._table.signature, columns)
-        return RolloutBatch(policy_version, data, groups, np.array(versions, np.int64))
+        rows: dict[str, list[bytes]] = {part: [] for part in written}
+
+        def read(key: str, fields: Sequence[str]) -> Operation[list[bytes | None]]:
+            command: Command[Any] = plain(what, ("HMGET", key, *fields), lambda value: value, True)
+            return (yield from self._client._answer(command))
+
+        start = 0
+        while start < len(places):
+            batch = places[start] // self._samples
+            some = [place for place in places[start : start + _READ_SAMPLES] if place // self._samples == batch]
+            start += len(some)
+            names = ["h", ""] if SUBMITTED in written else ["h"]
+            told = yield from read(self._batch_key(batch), [f"{place}{name}" for name in names for place in some])
+            if tasks:
+                numbers = [self._dataflow.numbers[task] for task in tasks]
+                fields = [f"{place}:{number}" for number in numbers for place in some]
+                told += yield from read(self._results_key(batch), fields)
+            if None in told:
+                return None
+            versions += [int.from_bytes(holder[_CALL_BYTES:], "little") for holder in told[: len(some)]]
+            parts = [*([SUBMITTED] if SUBMITTED in written else []), *tasks]
+            for at, part in enumerate(parts, 1):
+                rows[part] += told[at * len(some) : (at + 1) * len(some)]
+        columns = self._dataflow.stacked(rows, paths)
+        return shaped(self._table.signature, columns), np.array(versions, np.int64)
 
 
 class Rollouts(RolloutOperations, Blocking):
@@ -435,6 +626,7 @@ class Rollouts(RolloutOperations, Blocking):
         max_staleness: how many versions a sample's policy may be behind the learner's; 0: workers wait while it trains.
         lease_s: seconds after which a lease may be given to another worker, unless it is renewed.
         first_version: of the learner's policy, where the rollouts are new. All programs name the same one.
+        tasks: name → `Task`, work on samples before they are trained on, which may add columns to them.
 
     Raises:
         ValueError: the client is of a cluster.
@@ -464,15 +656,3 @@ def _seconds(value: float, what: str, least: float) -> float:
     if not is_number or not least <= value <= LONGEST_LEASE_S:
         raise SchemaError(f"{what} must be from {least:g} to {LONGEST_LEASE_S:.0f} seconds, got {value!r}")
     return float(value)
-
-
-def _stacked(column: Column, parts: Sequence[bytes]) -> np.ndarray | Ragged:
-    """The column of a batch, of its samples' bytes."""
-    memory = np.frombuffer(bytearray().join(parts) or bytearray(1), np.uint8)[: sum(map(len, parts))]
-    if not column.ragged:
-        return memory.view(column.numpy_dtype).reshape(len(parts), *column.shape)
-    values = memory.view(column.numpy_dtype).reshape(-1, *column.shape[1:])
-    row_bytes = column.numpy_dtype.itemsize * int(np.prod(column.shape[1:], dtype=object))
-    offsets = np.zeros(len(parts) + 1, np.int64)
-    np.cumsum([len(part) // row_bytes for part in parts], out=offsets[1:])
-    return Ragged(values, offsets)

@@ -21,7 +21,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Server and client": (
         "Server", "Cluster", "Client", "TableHandle", "Batch", "Ragged", "Sampler", "Updater", "Gradients",
     ),
-    "Language models": ("Rollouts", "Lease", "RolloutBatch"),
+    "Language models": ("Rollouts", "Task", "Lease", "RolloutBatch", "TaskBatch"),
     "Writers": ("Writer", "VectorWriter", "NStepWriter", "VectorNStepWriter"),
     "With asyncio": (
         "aio.Client", "aio.AsyncTableHandle", "aio.AsyncSampler", "aio.AsyncRollouts",
@@ -48,6 +48,7 @@ MADE_BY = {
     "Gradients": "Made by `Client.take_gradients` and `Client.gradient_headers`.",
     "Lease": "Made by `Rollouts.lease`.",
     "RolloutBatch": "Made by `Rollouts.take`.",
+    "TaskBatch": "Made by `Rollouts.take_samples`.",
     "aio.AsyncWriter": "Made by `aio.Client.writer`; an asynchronous context manager.",
     "aio.AsyncVectorWriter": "Made by `aio.Client.vector_writer`; an asynchronous context manager.",
     "aio.AsyncNStepWriter": "Made by `aio.Client.writer` with n_step; an asynchronous context manager.",

@@ -19,6 +19,9 @@ from replay_server.driver import Operation
 
 GROUP_SIZE, GROUPS, LEASE_S = 2, 2, 10_000.0
 SAMPLES = GROUP_SIZE * GROUPS
+UNITS = {"mark": 1, "sum": GROUP_SIZE}
+"""Task → how many samples it gets at once: `mark` reads what was submitted, and `sum` what `mark` wrote."""
+TASKS = {"mark": rs.Task(["key"], ["mark"]), "sum": rs.Task(["mark"], ["sum"], whole_groups=True)}
 
 
 class Repeating:
@@ -45,6 +48,10 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
         self.open: set[int] = set()  # expired, or given back
         self.there: dict[int, tuple[rs.Lease, int]] = {}  # place → the lease that filled it, and its key
         self.given: list[rs.Lease] = []
+        self.works: dict[str, dict[int, rs.Lease]] = {}  # task → unit → the lease that a worker has
+        self.free: dict[str, set[int]] = {}  # task → units whose leases expired or were given back
+        self.results: dict[str, dict[int, tuple[rs.Lease, list[int]]]] = {}  # task → unit → by whom, and the values
+        self.batches: list[rs.TaskBatch] = []
 
     def start(self) -> None:
         config = {"appendonly": "yes", "appendfsync": "always"}
@@ -53,16 +60,19 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
         self.rollouts = rs.Rollouts(
             self.client,
             "r",
-            {"key": rs.Column("int64")},
+            {name: rs.Column("int64") for name in ("key", *self.tasks)},
             group_size=GROUP_SIZE,
             groups_per_batch=GROUPS,
             max_staleness=self.staleness,
             lease_s=LEASE_S,
+            tasks=self.tasks,
         )
 
-    @initialize(staleness=st.integers(0, 2))
-    def create(self, staleness: int) -> None:
-        self.staleness = staleness
+    @initialize(staleness=st.integers(0, 2), tasks=st.booleans())
+    def create(self, staleness: int, tasks: bool) -> None:
+        self.staleness, self.tasks = staleness, TASKS if tasks else {}
+        self.works, self.free = {task: {} for task in self.tasks}, {task: set() for task in self.tasks}
+        self.results = {task: {} for task in self.tasks}
         self.start()
 
     def told(self, call: Any, *arguments: Any, times: int) -> Any:
@@ -153,6 +163,87 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
             self.open.add(lease.place)
             del self.held[lease.place]
 
+    def ready(self, task: str) -> list[int]:
+        """The units that a worker of the task would get, in order."""
+        before = self.there if task == "mark" else self.results["mark"]
+        unit = UNITS[task]
+        whole = [
+            place // unit for place in before if place % unit == 0 and set(range(place, place + unit)) <= before.keys()
+        ]
+        return sorted({each for each in whole if each not in self.works[task] and each not in self.results[task]}
+                      | self.free[task])  # fmt: skip
+
+    @precondition(lambda self: self.tasks)
+    @rule(task=st.sampled_from(list(UNITS)), count=st.integers(1, 5), times=st.integers(1, 3))
+    def take_samples(self, task: str, count: int, times: int) -> None:
+        units, unit = self.ready(task)[:count], UNITS[task]
+        batch = self.told(self.rollouts.take_samples, task, count, 0, times=times)
+        if not units:
+            assert batch is rs.Timeout
+            return
+        assert [lease.place for lease in batch.leases] == [each * unit for each in units]
+        places = [place for each in units for place in range(each * unit, (each + 1) * unit)]
+        read = [self.there[place][1] if task == "mark" else self.results["mark"][place][1][0] for place in places]
+        assert batch.data["key" if task == "mark" else "mark"].tolist() == read
+        assert batch.policy_versions.tolist() == [self.there[place][0].policy_version for place in places]
+        self.works[task].update(zip(units, batch.leases, strict=True))
+        self.free[task] -= set(units)
+        self.batches.append(batch)
+
+    def put(self, batch: rs.TaskBatch, times: int) -> None:
+        unit = UNITS[batch.task]
+        self.keys += len(batch)
+        values = list(range(self.keys - len(batch), self.keys))
+        lost = False
+        for at, lease in enumerate(batch.leases):
+            each = lease.place // unit
+            if self.works[batch.task].get(each) == lease:
+                self.results[batch.task][each] = (lease, values[at * unit : (at + 1) * unit])
+                del self.works[batch.task][each]
+                self.free[batch.task].discard(each)
+            elif self.results[batch.task].get(each, (None, []))[0] != lease:
+                lost = True
+        told = self.told(self.rollouts.put_columns, batch, {batch.task: values}, times=times)
+        assert told is (rs.LeaseExpired if lost else None)
+
+    @precondition(lambda self: self.batches)
+    @rule(data=st.data(), times=st.integers(1, 2))
+    def put_columns(self, data: st.DataObject, times: int) -> None:
+        self.put(data.draw(st.sampled_from(self.batches[-6:])), times)
+
+    @precondition(lambda self: self.tasks)
+    @rule(times=st.integers(1, 2))
+    def do_all_that_is_ready(self, times: int) -> None:
+        for task in self.tasks:
+            self.take_samples(task, 256, times)
+        for batch in self.batches[-2:]:
+            self.put(batch, times)
+
+    @rule(times=st.integers(1, 2))
+    def go_on_to_the_next_batch(self, times: int) -> None:
+        self.lease(7, 0, times)
+        if self.held:
+            self.submit_all_that_are_held(times)
+        if self.tasks:
+            self.do_all_that_is_ready(times)
+            self.do_all_that_is_ready(times)
+        self.take(0, times)
+        self.take(1, times)
+
+    @precondition(lambda self: self.batches)
+    @rule(data=st.data(), back=st.booleans(), times=st.integers(1, 2))
+    def leave_work(self, data: st.DataObject, back: bool, times: int) -> None:
+        """Expires, or gives back, leases of a task, and one of a sample beside them."""
+        batch = data.draw(st.sampled_from(self.batches[-6:]))
+        held = self.works[batch.task]
+        mine = [lease for lease in batch.leases if held.get(lease.place // UNITS[batch.task]) == lease]
+        call, *seconds = (self.rollouts.give_back,) if back else (self.rollouts.renew, 0.0)
+        assert self.told(call, batch.leases, *seconds, times=times) == (None if back else mine)
+        units = {lease.place // UNITS[batch.task] for lease in mine}
+        self.free[batch.task] |= units
+        for each in units if back else ():
+            del held[each]
+
     @rule(ahead=st.integers(-1, 2), times=st.integers(1, 2))
     def take(self, ahead: int, times: int) -> None:
         policy_version = max(0, self.version + ahead)
@@ -166,12 +257,23 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
         if policy_version > self.version:
             self.version = policy_version
             self.there = {place: filled for place, filled in self.there.items() if place >= self.version * SAMPLES}
+            for task, unit in UNITS.items() if self.tasks else ():
+                done = self.results[task].items()
+                self.results[task] = {each: result for each, result in done if each * unit >= self.version * SAMPLES}
         places = range(policy_version * SAMPLES, (policy_version + 1) * SAMPLES)
-        if not set(places) <= self.there.keys():
+        done = {
+            task: {
+                each * UNITS[task] + at: value for each, (_, some) in results.items() for at, value in enumerate(some)
+            }
+            for task, results in self.results.items()
+        }
+        if any(not set(places) <= those.keys() for those in (self.there, *done.values())):
             assert batch is rs.Timeout
             return
         self.taken = policy_version
         assert batch.data["key"].tolist() == [self.there[place][1] for place in places]
+        for task, values in done.items():
+            assert batch.data[task].tolist() == [values[place] for place in places]
         assert batch.policy_versions.tolist() == [self.there[place][0].policy_version for place in places]
         assert batch.staleness <= self.staleness
 
@@ -187,7 +289,11 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
     def agrees(self) -> None:
         if not hasattr(self, "client"):
             return
-        assert self.rollouts.info() == {
+        info = self.rollouts.info()
+        assert info.pop("tasks", {}) == {
+            task: {"ready": len(self.ready(task)), "leased": len(self.works[task])} for task in self.tasks
+        }
+        assert info == {
             "policy_version": self.version,
             "begun": self.fresh - self.version * SAMPLES,
             "leased": len(self.held),
@@ -201,6 +307,15 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
         calls = {lease.holder for lease in self.held.values()}
         assert set(self.client.client.command("HKEYS", "rollouts:{r}:calls")) <= calls
         assert self.client.client.command("XLEN", "rollouts:{r}:changes") <= 1
+        for number, task in enumerate(self.tasks, 1):
+            calls = {lease.holder for lease in self.works[task].values()}
+            assert set(self.client.client.command("HKEYS", f"rollouts:{{r}}:task:{number}:calls")) <= calls
+        batches = [int(key.rpartition(b":")[2]) for kind in ("batch", "results")
+                   for key in self.client.client.command("KEYS", f"rollouts:{{r}}:{kind}:*")]  # fmt: skip
+        assert all(self.version <= batch <= self.version + self.staleness for batch in batches)
+        marked = [place // GROUP_SIZE for place in self.results.get("mark", {})]
+        partly = {group for group in marked if marked.count(group) < GROUP_SIZE}
+        assert self.client.client.command("HLEN", "rollouts:{r}:there") == len(partly)
 
     def teardown(self) -> None:
         if hasattr(self, "client"):
