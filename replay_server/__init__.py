@@ -30,7 +30,7 @@ from .errors import (
 from .gradients import Gradients
 from .ragged import Ragged
 from .rollout_tasks import Task
-from .rollouts import Lease, RolloutBatch, Rollouts, TaskBatch
+from .rollouts import Lease, RolloutBatch, Rollouts, Segment, TaskBatch
 from .sampler import Sampler
 from .selectors import (
     Fifo,
@@ -88,6 +88,7 @@ __all__ = [
     "SampleToInsertRatio",
     "Sampler",
     "SchemaError",
+    "Segment",
     "Server",
     "ServerError",
     "StaleVersion",

@@ -10,7 +10,10 @@ All that is known of some rollouts lies under `rollouts:{NAME}`, in braces so th
     :free           sorted set: places by number that were given back, or whose lease was found to have expired: its
                     holder has it until another call does
     :calls          hash: holder → the places of its call, until one is used: a repeated call is answered alike
-    :batch:VERSION  hash: place → sample, and place with an "h" behind it → holder
+    :batch:VERSION  hash: place → sample, and place with an "h" behind it → holder; behind the holder of a sample that
+                    has segments: the smallest and the largest version that made it, and how many segments
+    :segments:VERSION  hash: place:NUMBER → a segment, from 0 on; place → how many there are, their bytes, the smallest
+                    and the largest version that made them, and the rows of each ragged column, "-" where none came
     :results:VERSION  hash: place:TASK → what that task wrote of the sample, and with an "h" behind it → holder
     :there          hash: TASK:UNIT → how many parts there are of those that the task waits for, where some are missing
     :changes        stream of one entry, whose id is the number in `changes`: those that wait, wait for the next
@@ -28,8 +31,10 @@ from __future__ import annotations
 
 import hashlib
 
+MOST_SAMPLE_BYTES = 32 << 20
+"""With its segments. Scripts have 64 MiB (`script-memory-limit`)."""
 _MOST = 256
-"""Places that a call grants, or frees."""
+"""Places that a call grants, or frees; segments of a sample."""
 
 _BEGIN = """
 local state = redis.call('HMGET', KEYS[1], 'incarnation', 'version', 'taken', 'next', 'batch_samples', 'max_staleness',
@@ -93,6 +98,42 @@ return {incarnation, spec}
 """Key: the rollouts. Arguments: spec, incarnation, first version, batch_samples, max_staleness, lease_ms, how many
 tasks. Answer: the incarnation and the spec that there are."""
 
+_SEGMENTS = f"""
+local most_segments = {_MOST}
+
+-- What is known of the segments of a place; nil: there are none.
+local function segments_of(key, place)
+    local known = redis.call('HGET', key, place)
+    if not known then return nil end
+    local words = {{}}
+    for word in string.gmatch(known, '%S+') do words[#words + 1] = tonumber(word) or word end
+    return {{count = words[1], bytes = words[2], oldest = words[3], newest = words[4], rows = {{unpack(words, 5)}}}}
+end
+
+local function keep_segments(key, place, of)
+    local words = {{text(of.count), text(of.bytes), text(of.oldest), text(of.newest)}}
+    for _, rows in ipairs(of.rows) do words[#words + 1] = rows == '-' and '-' or text(rows) end
+    redis.call('HSET', key, place, table.concat(words, ' '))
+end
+
+-- Adds the rows that the arguments name, from here on, to those of segments; or tells which column is too long.
+local function add_rows(of, from, columns)
+    for column = 1, columns do
+        local rows, most = tonumber(ARGV[from + 2 * column - 2]), tonumber(ARGV[from + 2 * column - 1])
+        local before = of.rows[column] or '-'
+        of.rows[column] = rows and (before == '-' and rows or before + rows) or before
+        if rows and of.rows[column] > most then return {{-2, column - 1, of.rows[column]}} end
+    end
+end
+
+local function too_many_bytes(bytes)
+    if bytes > {MOST_SAMPLE_BYTES} then
+        return redis.error_reply('LIMIT expected a sample of at most {MOST_SAMPLE_BYTES} bytes with its segments, got '
+            .. text(bytes) .. '; nothing was stored')
+    end
+end
+"""
+
 _GRANTS = f"""
 local leases, expiry, calls, free = unpack(KEYS, 3)
 local now = now_ms()
@@ -113,7 +154,7 @@ local function expires_ms()
     return soonest and math.max(1, tonumber(soonest) - now) or -1
 end
 
-local function grant(places, holder)
+local function grant(places, holder, told)
     for _, place in ipairs(places) do
         local former = redis.call('HGET', leases, place)
         if former then redis.call('HDEL', calls, former) end
@@ -121,16 +162,18 @@ local function grant(places, holder)
         redis.call('ZREM', free, place)
         redis.call('ZADD', expiry, text(now + lease_ms), place)
     end
-    local granted = table.concat(places, ' ')
+    local granted = table.concat(told or places, ' ')
     redis.call('HSET', calls, holder, granted)
     return {{1, granted}}
 end
 """
 
 LEASE = Script(
-    _GRANTS
+    _SEGMENTS
+    + _GRANTS
     + f"""
 local holder, count, policy = ARGV[2], math.min(tonumber(ARGV[3]), {_MOST}), tonumber(ARGV[4])
+local drops = ARGV[5] == '1'
 """
     + """
 if policy > version + 1 then
@@ -145,9 +188,27 @@ local function bound(of) return (math.min(of, version) + max_staleness + 1) * ba
 
 if free_expired() then return {-1} end
 local places = redis.call('ZRANGEBYSCORE', free, '-inf', '(' .. text(bound(policy)), 'LIMIT', '0', text(count))
+local told, dropped = {}, 0
+for at, place in ipairs(places) do
+    local key = KEYS[1] .. ':segments:' .. text(math.floor(place / batch_samples))
+    local of = segments_of(key, place)
+    told[at] = place
+    if of and drops then
+        dropped = dropped + of.count
+        if dropped > most_segments and at > 1 then
+            places = {unpack(places, 1, at - 1)}
+            told[at], count = nil, 0
+            break
+        end
+        for number = 0, of.count - 1 do redis.call('HDEL', key, place .. ':' .. text(number)) end
+        redis.call('HDEL', key, place)
+    elseif of then
+        told[at] = place .. ':' .. text(of.count)
+    end
+end
 local first_fresh = fresh
 while #places < count and fresh < bound(policy) do
-    places[#places + 1] = text(fresh)
+    places[#places + 1], told[#told + 1] = text(fresh), text(fresh)
     fresh = fresh + 1
 end
 if #places == 0 then
@@ -160,12 +221,13 @@ if #places == 0 then
     return {0, changes, expires_ms(), version}
 end
 if fresh > first_fresh then redis.call('HSET', KEYS[1], 'next', text(fresh)) end
-return grant(places, holder)
+return grant(places, holder, told)
 """
 )
-"""Keys: the rollouts, changes, leases, expiry, calls, free. Arguments: incarnation, holder, how many, policy version.
-Answer: 1 and the places; 0, the number of changes, milliseconds until a lease expires (-1: there is none), and the
-learner's version; or -1: more leases have expired than one call frees, so call again."""
+"""Keys: the rollouts, changes, leases, expiry, calls, free. Arguments: incarnation, holder, how many, policy version,
+1: segments that are there are dropped. Answer: 1 and the places, each with :COUNT if it has segments; 0, the number of
+changes, milliseconds until a lease expires (-1: there is none), and the learner's version; or -1: more leases have
+expired than one call frees, so call again."""
 
 LEASE_UNITS = Script(
     _GRANTS
@@ -187,31 +249,85 @@ return grant(units, holder)
 the task's number. Answer: as that of LEASE, without the version."""
 
 SUBMIT = Script(
-    """
-local place, holder, sample = ARGV[2], ARGV[3], ARGV[4]
+    _SEGMENTS
+    + """
+local place, holder, sample, columns = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[6])
 local batch = math.floor(tonumber(place) / batch_samples)
 if batch < version then
     return redis.error_reply('LEASEEXPIRED batch ' .. text(batch) .. ' has been trained on: if this call repeats one '
         .. 'whose reply was lost, that one was done; else another worker had the lease. Nothing was changed')
 end
 if redis.call('HGET', KEYS[3], place) == holder then
-    redis.call('HSET', KEYS[7], place, sample, place .. 'h', holder)
+    local key, by = KEYS[1] .. ':segments:' .. text(batch), holder
+    local before = segments_of(key, place)
+    local of = before or {rows = {}}
+    local refusal = add_rows(of, 7, columns)
+    for column = 1, columns do
+        if not refusal and of.rows[column] == '-' then refusal = {-1, column - 1} end
+    end
+    if refusal then return refusal end
+    if before then
+        refusal = too_many_bytes(of.bytes + #sample)
+        if refusal then return refusal end
+        local brought = tonumber(ARGV[5])
+        local oldest, newest = math.min(of.oldest, brought or of.oldest), math.max(of.newest, brought or of.newest)
+        by = holder .. text(oldest) .. ' ' .. text(newest) .. ' ' .. text(of.count)
+    end
+    redis.call('HSET', KEYS[7], place, sample, place .. 'h', by)
     redis.call('HDEL', KEYS[3], place)
     redis.call('ZREM', KEYS[4], place)
     redis.call('HDEL', KEYS[5], holder)
     redis.call('ZREM', KEYS[6], place)
     if redis.call('HLEN', KEYS[7]) == 2 * batch_samples then wake() end
-    written(tonumber(place), 5)
+    written(tonumber(place), 7 + 2 * columns)
     return 1
 end
-if redis.call('HGET', KEYS[7], place .. 'h') == holder then return 0 end
+if string.sub(redis.call('HGET', KEYS[7], place .. 'h') or '', 1, #holder) == holder then return 0 end
 return redis.error_reply('LEASEEXPIRED the lease was given back, or had expired and was given to another worker: '
     .. 'drop this sample, and lease again. Nothing was changed')
 """
 )
 """Keys: the rollouts, changes, leases, expiry, calls, free, the batch. Arguments: incarnation, place, holder, sample,
-and of each task that waits for it its number, the samples of its unit, and the parts that it waits for. Answer: 1; or
-0: it was there."""
+the version that made its rows ("": it has none), how many ragged columns, of each its rows ("-": none came) and its
+max_length; and of each task that waits for it its number, the samples of its unit, and the parts that it waits for.
+Answer: 1; 0: it was there; -1 and which ragged column is missing; or -2, which is too long, and its rows."""
+
+APPEND = Script(
+    _SEGMENTS
+    + """
+local place, holder, segment, policy, number = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[7])
+local batch = math.floor(tonumber(place) / batch_samples)
+if redis.call('HGET', KEYS[3], place) ~= holder then
+    return redis.error_reply('LEASEEXPIRED the lease was given back or used, or had expired and was given to another '
+        .. 'worker: drop this sample, and lease again. Nothing was changed')
+end
+local key = KEYS[1] .. ':segments:' .. text(batch)
+local of = segments_of(key, place) or {count = 0, bytes = 0, oldest = policy, newest = policy, rows = {}}
+if number < of.count then return {0} end
+if policy > version + 1 then
+    return redis.error_reply('ERR the learner is at policy version ' .. text(version) .. ', so a worker may have ' ..
+        text(version + 1) .. ' at most, got ' .. text(policy) .. ': is it another run? Nothing was stored')
+end
+if policy < batch - max_staleness then
+    return redis.error_reply('STALEVERSION policy version ' .. text(policy) .. ' is too old for batch ' .. text(batch)
+        .. ', with a max_staleness of ' .. text(max_staleness) .. '; nothing was stored')
+end
+if number > of.count then return {-1, of.count} end
+if of.count == most_segments then
+    return redis.error_reply('LIMIT expected at most ' .. most_segments .. ' segments of a sample; nothing was stored')
+end
+local refusal = too_many_bytes(of.bytes + #segment) or add_rows(of, 8, tonumber(ARGV[6]))
+if refusal then return refusal end
+of.count, of.bytes = of.count + 1, of.bytes + #segment
+of.oldest, of.newest = math.min(of.oldest, policy), math.max(of.newest, policy)
+redis.call('HSET', key, place .. ':' .. text(number), segment)
+keep_segments(key, place, of)
+return {1}
+"""
+)
+"""Keys: the rollouts, changes, leases. Arguments: incarnation, place, holder, segment, the version that made it, how
+many ragged columns, number of the segment, of each column as SUBMIT. Answer: 1; 0: it
+was there; -1 and the number that is next; -2, which column is too long, and its rows."""
 
 PUT = Script(
     """
@@ -284,7 +400,7 @@ if policy > version + 1 or (policy == version + 1 and taken ~= version) then
         .. 'got ' .. text(policy) .. ': train on each batch in turn. Nothing was changed')
 end
 if policy == version + 1 then
-    redis.call('UNLINK', KEYS[4], KEYS[6])
+    redis.call('UNLINK', KEYS[4], KEYS[6], KEYS[1] .. ':segments:' .. text(policy - 1))
     redis.call('HSET', KEYS[1], 'version', text(policy))
     wake()
     changes = changes + 1
@@ -324,7 +440,8 @@ DROP = Script(
     """
 for ahead = 0, max_staleness do
     local batch = text(version + ahead)
-    redis.call('UNLINK', KEYS[1] .. ':batch:' .. batch, KEYS[1] .. ':results:' .. batch)
+    redis.call('UNLINK', KEYS[1] .. ':batch:' .. batch, KEYS[1] .. ':results:' .. batch,
+        KEYS[1] .. ':segments:' .. batch)
 end
 return redis.call('UNLINK', unpack(KEYS))
 """,

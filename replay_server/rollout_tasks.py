@@ -18,8 +18,9 @@ from .checks import check_columns
 from .codec import bytes_of, pack
 from .errors import SchemaError
 from .ragged import Ragged
+from .ragged_checks import check_ragged
 from .table import MAX_NAME_BYTES, Column, Table
-from .tree import Leaves, tree_of
+from .tree import Leaves, shaped, tree_of
 
 SUBMITTED = ""
 """The part of the columns that are there when a sample is submitted."""
@@ -127,8 +128,37 @@ class Dataflow:
         """The paths of a part, as they travel: programs may have named columns in another order."""
         return sorted(path for path, writer in self.writers.items() if writer == part)
 
-    def packed_sample(self, sample: Mapping[str, Any]) -> bytes:
-        """The values of one submitted sample as they travel.
+    @property
+    def growing(self) -> list[str]:
+        """The paths of the columns that can grow: the ragged ones that are submitted."""
+        return [path for path in self.columns_of(SUBMITTED) if self._table.columns[path].ragged]
+
+    def _lengths(self, rows: Mapping[str, np.ndarray]) -> tuple[int | str, ...]:
+        """Of each column that can grow: how many rows come, "-" for none at all, and how many there may be."""
+        return tuple(
+            part
+            for path in self.growing
+            for part in (len(rows[path]) if path in rows else "-", self._table.columns[path].max_length or 0)
+        )
+
+    def packed_segment(self, rows: Mapping[str, Any]) -> tuple[bytes, tuple[int | str, ...]]:
+        """Rows of columns that grow as they travel, and `_lengths`.
+
+        Raises:
+            SchemaError: they do not fit the signature.
+        """
+        leaves = self._table.taken_apart(rows)
+        if not isinstance(rows, Mapping) or not rows or not set(leaves) <= set(self.growing):
+            got = ", ".join(map(str, leaves)) if isinstance(rows, Mapping) else type(rows).__name__
+            expected = ", ".join(self.growing) or "(there are none)"
+            raise SchemaError(
+                f"expected a dict of rows of some of the columns that grow, {expected}; got {got or '{}'}"
+            )
+        values = {path: check_ragged(path, self._table.columns[path], [leaves[path]]).values for path in leaves}
+        return pack({path: bytes(bytes_of(value)) for path, value in values.items()}), self._lengths(values)
+
+    def packed_sample(self, sample: Mapping[str, Any]) -> tuple[bytes, tuple[int | str, ...]]:
+        """The values of one submitted sample as they travel, and `_lengths`. Columns that grow may be left out.
 
         Raises:
             SchemaError: they do not fit the signature.
@@ -141,7 +171,13 @@ class Dataflow:
             column = self._table.leaves.get(path)
             ragged = isinstance(column, Column) and column.ragged
             leaves[path] = value[None] if hasattr(value, "shape") and not ragged else [value]
-        return self._packed(SUBMITTED, leaves)[1][0]
+        brought = [path for path in self.growing if path in leaves]
+        for path in self.growing:
+            column = self._table.columns[path]
+            leaves.setdefault(path, [np.empty((0, *column.shape[1:]), column.numpy_dtype)])
+        columns = self._checked_columns(SUBMITTED, leaves)[1]
+        lengths = self._lengths({path: columns[path].values for path in brought})
+        return _packed_items(columns, 1)[0], lengths
 
     def packed_rows(self, task: str, columns: Mapping[str, Any], count: int) -> list[bytes]:
         """What a task writes of so many samples as it travels, one for each.
@@ -151,31 +187,49 @@ class Dataflow:
         """
         if not isinstance(columns, Mapping):
             raise SchemaError(f"expected a dict of the columns of task {task!r}, got {type(columns).__name__}")
-        rows, packed = self._packed(task, Leaves(self._table.taken_apart(columns)), count)
+        leaves = Leaves(self._table.taken_apart(columns))
+        if not self.tasks[task].writes:
+            if leaves:
+                raise SchemaError(f"task {task!r} writes no columns, got {', '.join(map(str, leaves))}")
+            return [pack([])] * count
+        rows, checked = self._checked_columns(task, leaves)
         if rows != count:
             raise SchemaError(f"expected the columns of {count} samples for task {task!r}, got {rows}")
-        return packed
+        return _packed_items(checked, count)
 
-    def _packed(self, part: str, leaves: Leaves, count: int = 1) -> tuple[int, list[bytes]]:
+    def _checked_columns(self, part: str, leaves: Leaves) -> tuple[int, dict[str, Any]]:
         table = self._tables[part]
-        if table is None:
-            if leaves:
-                raise SchemaError(f"task {part!r} writes no columns, got {', '.join(leaves)}")
-            return count, [pack([])] * count
+        assert table is not None
         count, columns = check_columns(table, leaves)
-        named = dict(zip(table.columns, columns, strict=True))
-        ordered = [named[path] for path in sorted(named)]
-        return count, [pack([bytes(bytes_of(_item(column, at))) for column in ordered]) for at in range(count)]
+        return count, dict(zip(table.columns, columns, strict=True))
 
-    def stacked(self, rows: Mapping[str, Sequence[bytes]], paths: Sequence[str]) -> dict[str, Any]:
-        """Those columns of samples, of what was stored of each: part → one for each sample."""
+    def grown(self, row: Sequence[bytes], segments: Sequence[bytes]) -> list[bytes]:
+        """The columns of a submitted sample, with its segments before what was submitted."""
+        pieces = [msgpack.unpackb(segment) for segment in segments]
+        return [
+            b"".join([*(piece[path] for piece in pieces if path in piece), last])
+            for path, last in zip(self.columns_of(SUBMITTED), row, strict=True)
+        ]
+
+    def rows_of(self, segment: bytes) -> dict[str, Any]:
+        """What was appended as a segment, in the form of the signature."""
+        packed = msgpack.unpackb(segment)
+        columns = {path: _stacked(self._table.columns[path], [rows])[0] for path, rows in packed.items()}
+        return shaped(self._table.signature, columns)
+
+    def stacked(self, rows: Mapping[str, Sequence[Sequence[bytes]]], paths: Sequence[str]) -> dict[str, Any]:
+        """Those columns of samples: part → the columns of each sample, as `columns_of` orders them."""
         columns: dict[str, Any] = {}
-        for part, packed in rows.items():
-            values = zip(*(msgpack.unpackb(one) for one in packed), strict=True)
-            for path, parts in zip(self.columns_of(part), values, strict=False):
+        for part, samples in rows.items():
+            for path, parts in zip(self.columns_of(part), zip(*samples, strict=True), strict=True):
                 if path in paths:
                     columns[path] = _stacked(self._table.columns[path], parts)
         return columns
+
+
+def _packed_items(columns: Mapping[str, Any], count: int) -> list[bytes]:
+    ordered = [columns[path] for path in sorted(columns)]
+    return [pack([bytes(bytes_of(_item(column, at))) for column in ordered]) for at in range(count)]
 
 
 def _item(column: np.ndarray | Ragged, at: int) -> np.ndarray:

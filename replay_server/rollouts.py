@@ -12,6 +12,9 @@ Why each sample is there once: a place has one holder at a time. What was submit
 never leased again. The learner gets a batch once all its places are filled, as often as it asks, until it says that its
 policy is one version further; then the samples leave, and the version before is refused.
 
+Why a sample that grows keeps the bound: each segment is stored only if its version is at least b - max_staleness. The
+next holder of the lease continues what is there, and the batch of the place stays the same.
+
 Why each task works on each sample once: its units, samples or groups, are leased as places are. A unit becomes free
 when the last part that the task reads is written, which happens once; what the task writes ends the lease, and the unit
 is never free again. A batch is complete only when every task is done with it, so nothing of it is still leased when it
@@ -42,7 +45,7 @@ from .codec import Argument, pack
 from .commands import Command, plain
 from .driver import Awaited, Blocking, Operation, Written, operation
 from .errors import LeaseExpired, LimitExceeded, SchemaError, ServerError, Timeout, explain
-from .rollout_scripts import Script
+from .rollout_scripts import MOST_SAMPLE_BYTES, Script
 from .rollout_tasks import SUBMITTED, Dataflow, Task
 from .selectors import check_whole
 from .table import Table
@@ -52,8 +55,6 @@ MOST_BATCH_SAMPLES = 1 << 20
 MOST_STALENESS = 1 << 10
 MOST_VERSION = 1 << 31
 """Scripts count in float64: a place, version times samples, stays exact."""
-MOST_SAMPLE_BYTES = 32 << 20
-"""Scripts have 64 MiB (`script-memory-limit`)."""
 LONGEST_LEASE_S = 30 * 86400.0
 _CALL_BYTES = 16
 _READ_SAMPLES = 16
@@ -78,6 +79,7 @@ class Lease:
         place: number of the sample over all groups; of a whole group: that of its first one.
         holder: by which the server knows the lease.
         task: name of the task; empty: the sample is to be made.
+        segments: how many former holders of the lease appended, and left to be continued.
     """
 
     group: int
@@ -87,6 +89,20 @@ class Lease:
     place: int
     holder: bytes
     task: str = ""
+    segments: int = 0
+
+
+@dataclass(eq=False)
+class Segment:
+    """Rows that a holder of a lease appended to its sample.
+
+    Attributes:
+        policy_version: that made them.
+        data: column name → array (rows, *column.shape[1:]), in the form of the signature.
+    """
+
+    policy_version: int
+    data: dict[str, Any]
 
 
 @dataclass(eq=False)
@@ -98,13 +114,16 @@ class RolloutBatch:
         data: column name → array (N, *column.shape), or `Ragged`, in the form of the signature. A column of scalars
             has a row for each group as `.reshape(-1, group_size)`.
         groups: int64 (N,), the number of each sample's group.
-        policy_versions: int64 (N,), with which each was leased: at least policy_version - max_staleness.
+        policy_versions: int64 (N,), the smallest version that made each: at least policy_version - max_staleness. It is
+            that of the lease, unless segments were appended.
+        newest_versions: int64 (N,), the largest.
     """
 
     policy_version: int
     data: dict[str, Any]
     groups: np.ndarray
     policy_versions: np.ndarray
+    newest_versions: np.ndarray
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -124,7 +143,7 @@ class TaskBatch:
         leases: of each sample, or of each group if the task has whole groups: what `renew` and `give_back` take.
         data: the columns that the task reads: name → array (N, *column.shape), or `Ragged`.
         groups: int64 (N,), the number of each sample's group.
-        policy_versions: int64 (N,), with which each was leased.
+        policy_versions: int64 (N,), the smallest version that made each.
     """
 
     task: str
@@ -186,7 +205,9 @@ class RolloutOperations(Written):
         return self._table.signature
 
     @operation
-    def lease(self, count: int, policy_version: int, timeout: float | None = None) -> Operation[list[Lease]]:
+    def lease(
+        self, count: int, policy_version: int, timeout: float | None = None, drop_segments: bool = False
+    ) -> Operation[list[Lease]]:
         """Leases samples before they are made: those with the lowest numbers that are free.
 
         It waits while everything is leased or there that a policy of this version may make: up to the batch of the
@@ -196,6 +217,8 @@ class RolloutOperations(Written):
             count: at most as many, and at most 256; ask for group_size to get whole groups where they are free.
             policy_version: of the weights that make them.
             timeout: seconds; None = for ever, 0 = not at all.
+            drop_segments: throw away what former holders appended; else a lease says how many `segments` there are, and
+                its holder continues behind them.
 
         Returns:
             1 to `count` leases.
@@ -210,10 +233,11 @@ class RolloutOperations(Written):
         holder = os.urandom(_CALL_BYTES) + policy_version.to_bytes(8, "little")
         keys, what = self._leases_of(SUBMITTED), f"lease of {count} samples of {self.name!r}"
         deadline = None if timeout is None else time.monotonic() + timeout
+        arguments = (holder, int(count), policy_version, int(bool(drop_segments)))
         while True:
-            leased, *told = yield from self._run(what, scripts.LEASE, keys, holder, int(count), policy_version)
+            leased, *told = yield from self._run(what, scripts.LEASE, keys, *arguments)
             if leased > 0:
-                return [self._lease(int(place), policy_version, holder) for place in told[0].split()]
+                return [self._lease(place, policy_version, holder) for place in told[0].split()]
             if leased < 0:
                 continue  # many leases had expired, and some are still to be freed
             changes, expires_ms, learners = told
@@ -226,6 +250,54 @@ class RolloutOperations(Written):
             yield from self._await_change(what, reason, keys[1], changes, longest, timeout, deadline)
 
     @operation
+    def append(self, lease: Lease, number: int, rows: Mapping[str, Any], policy_version: int) -> Operation[None]:
+        """Adds a segment to a sample that is being made: further rows of ragged columns. `submit` closes the sample.
+
+        What was appended stays when the lease expires or is given back: the next holder continues it, or drops it. A
+        repeated call changes nothing: the first segment of a number counts.
+
+        Args:
+            lease: of `lease`.
+            number: of the segment: `lease.segments` for the first one of this lease, then one more each.
+            rows: name → rows of some of the ragged columns that are submitted, in the form of the signature.
+            policy_version: of the weights that made them, at least lease.batch - max_staleness.
+
+        Raises:
+            SchemaError: the rows do not fit the signature, or columns get longer than their max_length; or another
+                number is next.
+            StaleVersion: the version is too old for the batch of the sample.
+            LeaseExpired: another worker has the lease by now, or the sample was submitted.
+            LimitExceeded: the sample gets more than 32 MiB, or 256 segments, or the server's `maxmemory` is reached.
+            All of them change nothing, and but for LeaseExpired the lease stays.
+        """
+        self._check_lease(lease)
+        check_whole(number, "number", lease.segments)
+        policy_version = _version(policy_version)
+        packed, lengths = self._dataflow.packed_segment(rows)
+        what = f"append to sample {lease.index} of group {lease.group} of {self.name!r}"
+        segment = pack([policy_version, packed])
+        self._check_bytes(segment)
+        given = (lease.place, lease.holder, segment, policy_version, len(lengths) // 2, int(number), *lengths)
+        told = yield from self._run(what, scripts.APPEND, self._leases_of(SUBMITTED), *given)
+        if told[0] == -1:
+            raise SchemaError(f"{what}: segment {told[1]} is next, got number {number}; nothing was stored")
+        self._check_length(what, told)
+
+    @operation
+    def segments(self, lease: Lease) -> Operation[list[Segment]]:
+        """What former holders of a lease appended, to be continued: `lease.segments` of them, in order.
+
+        Raises:
+            LeaseExpired: they are gone: the sample was trained on, or another worker dropped them.
+        """
+        self._check_lease(lease)
+        what = f"segments of sample {lease.index} of group {lease.group} of {self.name!r}"
+        found = yield from self._read_segments(what, lease.place, lease.segments)
+        if found is None:
+            raise LeaseExpired(f"{what}: they are gone; drop this sample, and lease again", "LEASEEXPIRED")
+        return [Segment(version, self._dataflow.rows_of(rows)) for version, rows in found]
+
+    @operation
     def submit(self, lease: Lease, sample: Mapping[str, Any]) -> Operation[None]:
         """Stores the sample of a lease, and ends the lease. The first sample counts: a repeated call changes nothing.
 
@@ -233,7 +305,8 @@ class RolloutOperations(Written):
 
         Args:
             lease: of `lease`.
-            sample: column name → the value of one item, in the form of the signature, without what tasks write.
+            sample: column name → the value of one item, in the form of the signature, without what tasks write. If
+                segments were appended, these rows come behind them, and the columns that have segments may be left out.
 
         Raises:
             SchemaError: the sample does not fit the signature; nothing was stored, and the lease stays.
@@ -241,14 +314,19 @@ class RolloutOperations(Written):
             LimitExceeded: the sample has more than 32 MiB, or the server's `maxmemory` is reached; nothing was stored,
                 and the lease stays.
         """
-        if not isinstance(lease, Lease) or lease.task:
-            got = f"one of task {lease.task!r}" if isinstance(lease, Lease) else type(lease).__name__
-            raise TypeError(f"expected a Lease, one of those that lease() returns, got {got}")
+        self._check_lease(lease)
         keys = [*self._leases_of(SUBMITTED), self._batch_key(lease.batch)]
-        packed = self._packed(sample)
+        packed, lengths = self._dataflow.packed_sample(sample)
+        self._check_bytes(packed)
         what = f"submission of sample {lease.index} of group {lease.group} to {self.name!r}"
-        followers = self._dataflow.followers[SUBMITTED]
-        yield from self._run(what, scripts.SUBMIT, keys, lease.place, lease.holder, packed, *followers)
+        made_by = lease.policy_version if any(rows not in (0, "-") for rows in lengths[::2]) else ""
+        given = (lease.place, lease.holder, packed, made_by, len(lengths) // 2, *lengths)
+        told = yield from self._run(what, scripts.SUBMIT, keys, *given, *self._dataflow.followers[SUBMITTED])
+        if isinstance(told, list):
+            if told[0] == -1:
+                missing = self._dataflow.growing[told[1]]
+                raise SchemaError(f"{what}: no segment has this column; missing: {missing}; nothing was stored")
+            self._check_length(what, told)
 
     @operation
     def take_samples(self, task: str, count: int, timeout: float | None = None) -> Operation[TaskBatch]:
@@ -409,7 +487,9 @@ class RolloutOperations(Written):
         """
         told = yield from self._run(f"info of rollouts {self.name!r}", scripts.INFO, self._leases_of(SUBMITTED))
         *counts, works = told
-        info = dict(zip(("policy_version", "begun", "leased", "expired", "samples"), counts, strict=True))
+        info: dict[str, Any] = dict(
+            zip(("policy_version", "begun", "leased", "expired", "samples"), counts, strict=True)
+        )
         if self.tasks:
             named = zip(sorted(self.tasks), works, strict=True)
             info["tasks"] = {name: dict(zip(("ready", "leased"), work, strict=True)) for name, work in named}
@@ -524,9 +604,11 @@ class RolloutOperations(Written):
         arguments = ("XREAD", "BLOCK", wait_ms, "STREAMS", stream, f"{changes}-0")
         yield from self._client._answer(plain(what, arguments, lambda value: None, True, wait_ms / 1000))
 
-    def _lease(self, place: int, policy_version: int, holder: bytes) -> Lease:
-        group, index = divmod(place, self.group_size)
-        return Lease(group, index, group // self.groups_per_batch, policy_version, place, holder)
+    def _lease(self, told: bytes, policy_version: int, holder: bytes) -> Lease:
+        place, _, segments = told.partition(b":")
+        group, index = divmod(int(place), self.group_size)
+        batch = group // self.groups_per_batch
+        return Lease(group, index, batch, policy_version, int(place), holder, segments=int(segments or 0))
 
     def _extend(self, what: str, leases: Iterable[Lease], seconds: str) -> Operation[list[Lease]]:
         given, held = list(leases), []
@@ -543,11 +625,36 @@ class RolloutOperations(Written):
                 held += [own[at] for at in told]
         return held
 
-    def _packed(self, sample: Mapping[str, Any]) -> bytes:
-        packed = self._dataflow.packed_sample(sample)
+    def _check_lease(self, lease: Lease) -> None:
+        if not isinstance(lease, Lease) or lease.task:
+            got = f"one of task {lease.task!r}" if isinstance(lease, Lease) else type(lease).__name__
+            raise TypeError(f"expected a Lease, one of those that lease() returns, got {got}")
+
+    def _check_bytes(self, packed: bytes) -> None:
         if len(packed) > MOST_SAMPLE_BYTES:
             raise LimitExceeded(f"expected a sample of at most {MOST_SAMPLE_BYTES} bytes, got {len(packed)}")
-        return packed
+
+    def _check_length(self, what: str, told: Sequence[int]) -> None:
+        """Refuses what a script refused, since with the segments before it a column would be too long."""
+        if told[0] == -2:
+            path = self._dataflow.growing[told[1]]
+            most = self._table.columns[path].max_length
+            raise SchemaError(
+                f"{what}: column {path!r} holds items of at most {most} rows (its max_length), got {told[2]} with the "
+                "segments; nothing was stored"
+            )
+
+    def _read_segments(self, what: str, place: int, count: int) -> Operation[list[tuple[int, bytes]] | None]:
+        """The version and the rows of each of so many segments; None where one is not there."""
+        if not count:
+            return []
+        key = f"{self._keys()[0]}:segments:{place // self._samples}"
+        told = yield from self._fields(what, key, [f"{place}:{number}" for number in range(count)])
+        return None if None in told else [tuple(msgpack.unpackb(segment)) for segment in told]
+
+    def _fields(self, what: str, key: str, fields: Sequence[str]) -> Operation[list[Any]]:
+        command: Command[Any] = plain(what, ("HMGET", key, *fields), lambda value: value, True)
+        return (yield from self._client._answer(command))
 
     def _read(self, what: str, policy_version: int) -> Operation[RolloutBatch | None]:
         """The samples of a batch that was complete, group by group; None where one is no longer there."""
@@ -555,8 +662,8 @@ class RolloutOperations(Written):
         places = range(first, first + self._samples)
         if (found := (yield from self._read_places(what, places, tuple(self._table.columns)))) is None:
             return None
-        data, versions = found
-        return RolloutBatch(policy_version, data, np.array(places) // self.group_size, versions)
+        data, versions, newest = found
+        return RolloutBatch(policy_version, data, np.array(places) // self.group_size, versions, newest)
 
     def _read_units(self, what: str, task: str, units: Sequence[int], holder: bytes) -> Operation[TaskBatch | None]:
         """What a task reads of its samples; None where one is no longer there, as after a kill with `everysec`."""
@@ -564,7 +671,7 @@ class RolloutOperations(Written):
         places = [place for first in units for place in range(first * unit, (first + 1) * unit)]
         if (found := (yield from self._read_places(what, places, self.tasks[task].reads))) is None:
             return None
-        data, versions = found
+        data, versions, _ = found
         leases = []
         for at in range(0, len(places), unit):
             group, index = divmod(places[at], self.group_size)
@@ -574,36 +681,39 @@ class RolloutOperations(Written):
 
     def _read_places(
         self, what: str, places: Sequence[int], paths: Sequence[str]
-    ) -> Operation[tuple[dict[str, Any], np.ndarray] | None]:
-        """Columns of samples, and the policy versions that these were leased with; None where one is not there."""
-        written = {self._dataflow.writers[path] for path in paths}
-        tasks = sorted(written - {SUBMITTED})
-        versions: list[int] = []
-        rows: dict[str, list[bytes]] = {part: [] for part in written}
-
-        def read(key: str, fields: Sequence[str]) -> Operation[list[bytes | None]]:
-            command: Command[Any] = plain(what, ("HMGET", key, *fields), lambda value: value, True)
-            return (yield from self._client._answer(command))
-
+    ) -> Operation[tuple[dict[str, Any], np.ndarray, np.ndarray] | None]:
+        """Columns of samples, and the smallest and the largest version that made each; None where one is not there."""
+        tasks = sorted({self._dataflow.writers[path] for path in paths} - {SUBMITTED})
+        needs_submitted = any(self._dataflow.writers[path] == SUBMITTED for path in paths)
+        oldest: list[int] = []
+        newest: list[int] = []
+        rows: dict[str, list[Sequence[bytes]]] = {part: [] for part in ([SUBMITTED] if needs_submitted else []) + tasks}
         start = 0
         while start < len(places):
             batch = places[start] // self._samples
             some = [place for place in places[start : start + _READ_SAMPLES] if place // self._samples == batch]
             start += len(some)
-            names = ["h", ""] if SUBMITTED in written else ["h"]
-            told = yield from read(self._batch_key(batch), [f"{place}{name}" for name in names for place in some])
+            fields = [f"{place}{name}" for name in (["h", ""] if needs_submitted else ["h"]) for place in some]
+            told = yield from self._fields(what, self._batch_key(batch), fields)
             if tasks:
                 numbers = [self._dataflow.numbers[task] for task in tasks]
                 fields = [f"{place}:{number}" for number in numbers for place in some]
-                told += yield from read(self._results_key(batch), fields)
+                told += yield from self._fields(what, self._results_key(batch), fields)
             if None in told:
                 return None
-            versions += [int.from_bytes(holder[_CALL_BYTES:], "little") for holder in told[: len(some)]]
-            parts = [*([SUBMITTED] if SUBMITTED in written else []), *tasks]
-            for at, part in enumerate(parts, 1):
-                rows[part] += told[at * len(some) : (at + 1) * len(some)]
-        columns = self._dataflow.stacked(rows, paths)
-        return shaped(self._table.signature, columns), np.array(versions, np.int64)
+            for at, part in enumerate(rows, 1):
+                rows[part] += map(msgpack.unpackb, told[at * len(some) : (at + 1) * len(some)])
+            base = len(oldest)
+            for at, place in enumerate(some, base):
+                low, high, segments = _made_by(told[at - base])
+                if segments and needs_submitted:
+                    if (found := (yield from self._read_segments(what, place, segments))) is None:
+                        return None
+                    rows[SUBMITTED][at] = self._dataflow.grown(rows[SUBMITTED][at], [packed for _, packed in found])
+                oldest.append(low)
+                newest.append(high)
+        data = shaped(self._table.signature, self._dataflow.stacked(rows, paths))
+        return data, np.array(oldest, np.int64), np.array(newest, np.int64)
 
 
 class Rollouts(RolloutOperations, Blocking):
@@ -649,6 +759,14 @@ def _version(policy_version: int) -> int:
     if not 0 <= version <= MOST_VERSION:
         raise ValueError(f"policy_version must be from 0 to {MOST_VERSION}, got {policy_version!r}")
     return version
+
+
+def _made_by(holder: bytes) -> tuple[int, int, int]:
+    """Of what a sample keeps of its holder: the smallest and the largest version that made it, and its segments."""
+    if grown := holder[_CALL_BYTES + 8 :].split():
+        return int(grown[0]), int(grown[1]), int(grown[2])
+    version = int.from_bytes(holder[_CALL_BYTES:], "little")
+    return version, version, 0
 
 
 def _seconds(value: float, what: str, least: float) -> float:

@@ -21,7 +21,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Server and client": (
         "Server", "Cluster", "Client", "TableHandle", "Batch", "Ragged", "Sampler", "Updater", "Gradients",
     ),
-    "Language models": ("Rollouts", "Task", "Lease", "RolloutBatch", "TaskBatch"),
+    "Language models": ("Rollouts", "Task", "Lease", "Segment", "RolloutBatch", "TaskBatch"),
     "Writers": ("Writer", "VectorWriter", "NStepWriter", "VectorNStepWriter"),
     "With asyncio": (
         "aio.Client", "aio.AsyncTableHandle", "aio.AsyncSampler", "aio.AsyncRollouts",
@@ -47,6 +47,7 @@ MADE_BY = {
     "aio.AsyncSampler": "Made by `aio.Client.sampler`; an asynchronous context manager.",
     "Gradients": "Made by `Client.take_gradients` and `Client.gradient_headers`.",
     "Lease": "Made by `Rollouts.lease`.",
+    "Segment": "Made by `Rollouts.segments`.",
     "RolloutBatch": "Made by `Rollouts.take`.",
     "TaskBatch": "Made by `Rollouts.take_samples`.",
     "aio.AsyncWriter": "Made by `aio.Client.writer`; an asynchronous context manager.",

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
         self.held: dict[int, rs.Lease] = {}
         self.open: set[int] = set()  # expired, or given back
         self.there: dict[int, tuple[rs.Lease, int]] = {}  # place → the lease that filled it, and its key
+        self.segments: dict[int, list[tuple[int, int]]] = {}  # place → the version and the token of each segment
         self.given: list[rs.Lease] = []
         self.works: dict[str, dict[int, rs.Lease]] = {}  # task → unit → the lease that a worker has
         self.free: dict[str, set[int]] = {}  # task → units whose leases expired or were given back
@@ -60,7 +62,7 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
         self.rollouts = rs.Rollouts(
             self.client,
             "r",
-            {name: rs.Column("int64") for name in ("key", *self.tasks)},
+            {"tokens": rs.Column("int64", (None,)), **{name: rs.Column("int64") for name in ("key", *self.tasks)}},
             group_size=GROUP_SIZE,
             groups_per_batch=GROUPS,
             max_staleness=self.staleness,
@@ -93,10 +95,10 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
     def bound(self, policy_version: int) -> int:
         return (min(policy_version, self.version) + self.staleness + 1) * SAMPLES
 
-    @rule(count=st.integers(1, 7), behind=st.integers(-2, 3), times=st.integers(1, 3))
-    def lease(self, count: int, behind: int, times: int) -> None:
+    @rule(count=st.integers(1, 7), behind=st.integers(-2, 3), drops=st.booleans(), times=st.integers(1, 3))
+    def lease(self, count: int, behind: int, drops: bool, times: int) -> None:
         policy_version = max(0, self.version - behind)
-        leases = self.told(self.rollouts.lease, count, policy_version, 0, times=times)
+        leases = self.told(self.rollouts.lease, count, policy_version, 0, drops, times=times)
         if policy_version > self.version + 1:
             assert leases is rs.ServerError
             return
@@ -108,17 +110,50 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
         assert [lease.place for lease in leases] == places
         assert all(lease.policy_version == policy_version for lease in leases)
         assert all(lease.batch - policy_version <= self.staleness for lease in leases)
+        if drops:
+            self.segments = {place: some for place, some in self.segments.items() if place not in places}
+        for lease in leases:
+            there = self.segments.get(lease.place, [])
+            assert lease.segments == len(there)
+            found = [(each.policy_version, *each.data["tokens"].tolist()) for each in self.rollouts.segments(lease)]
+            assert found == there
         self.held.update({lease.place: lease for lease in leases})
         self.open -= set(places)
         self.fresh = max(self.fresh, places[-1] + 1)
         self.given += leases
 
     @precondition(lambda self: self.given)
+    @rule(data=st.data(), behind=st.integers(-2, 3), ahead=st.integers(-1, 1), times=st.integers(1, 2))
+    def append(self, data: st.DataObject, behind: int, ahead: int, times: int) -> None:
+        lease = data.draw(self.some_leases())
+        there = self.segments.get(lease.place, [])
+        number, version = max(lease.segments, len(there) + ahead), max(0, self.version - behind)
+        self.keys += 1
+        answer = self.told(self.rollouts.append, lease, number, {"tokens": [self.keys]}, version, times=times)
+        if self.held.get(lease.place) != lease:
+            assert answer is rs.LeaseExpired
+        elif number < len(there):
+            assert answer is None
+        elif version > self.version + 1:
+            assert answer is rs.ServerError
+        elif version < lease.batch - self.staleness:
+            assert answer is rs.StaleVersion
+        elif number > len(there):
+            assert answer is rs.SchemaError
+        else:
+            assert answer is None
+            self.segments[lease.place] = [*there, (version, self.keys)]
+
+    def submitted(self, lease: rs.Lease) -> dict[str, Any]:
+        """A sample, whose tokens are its segments' where there are some."""
+        return {"key": self.keys, **({} if self.segments.get(lease.place) else {"tokens": [self.keys]})}
+
+    @precondition(lambda self: self.given)
     @rule(data=st.data(), times=st.integers(1, 2))
     def submit(self, data: st.DataObject, times: int) -> None:
         lease = data.draw(self.some_leases())
         self.keys += 1
-        answer = self.told(self.rollouts.submit, lease, {"key": self.keys}, times=times)
+        answer = self.told(self.rollouts.submit, lease, self.submitted(lease), times=times)
         if self.held.get(lease.place) == lease:
             assert answer is None
             self.there[lease.place] = (lease, self.keys)
@@ -134,7 +169,7 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
     def submit_all_that_are_held(self, times: int) -> None:
         for lease in list(self.held.values()):
             self.keys += 1
-            assert self.told(self.rollouts.submit, lease, {"key": self.keys}, times=times) is None
+            assert self.told(self.rollouts.submit, lease, self.submitted(lease), times=times) is None
             self.there[lease.place] = (self.held.pop(lease.place), self.keys)
             self.open.discard(lease.place)
 
@@ -163,6 +198,9 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
             self.open.add(lease.place)
             del self.held[lease.place]
 
+    def ordered(self, places: Iterable[int]) -> list[tuple[int, tuple[rs.Lease, int]]]:
+        return [(place, self.there[place]) for place in places]
+
     def ready(self, task: str) -> list[int]:
         """The units that a worker of the task would get, in order."""
         before = self.there if task == "mark" else self.results["mark"]
@@ -185,7 +223,8 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
         places = [place for each in units for place in range(each * unit, (each + 1) * unit)]
         read = [self.there[place][1] if task == "mark" else self.results["mark"][place][1][0] for place in places]
         assert batch.data["key" if task == "mark" else "mark"].tolist() == read
-        assert batch.policy_versions.tolist() == [self.there[place][0].policy_version for place in places]
+        made = [self.segments.get(place, [(lease.policy_version, key)]) for place, (lease, key) in self.ordered(places)]
+        assert batch.policy_versions.tolist() == [min(some)[0] for some in made]
         self.works[task].update(zip(units, batch.leases, strict=True))
         self.free[task] -= set(units)
         self.batches.append(batch)
@@ -221,7 +260,7 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
 
     @rule(times=st.integers(1, 2))
     def go_on_to_the_next_batch(self, times: int) -> None:
-        self.lease(7, 0, times)
+        self.lease(7, 0, False, times)
         if self.held:
             self.submit_all_that_are_held(times)
         if self.tasks:
@@ -257,6 +296,7 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
         if policy_version > self.version:
             self.version = policy_version
             self.there = {place: filled for place, filled in self.there.items() if place >= self.version * SAMPLES}
+            self.segments = {place: some for place, some in self.segments.items() if place >= self.version * SAMPLES}
             for task, unit in UNITS.items() if self.tasks else ():
                 done = self.results[task].items()
                 self.results[task] = {each: result for each, result in done if each * unit >= self.version * SAMPLES}
@@ -274,7 +314,10 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
         assert batch.data["key"].tolist() == [self.there[place][1] for place in places]
         for task, values in done.items():
             assert batch.data[task].tolist() == [values[place] for place in places]
-        assert batch.policy_versions.tolist() == [self.there[place][0].policy_version for place in places]
+        made = [self.segments.get(place, [(lease.policy_version, key)]) for place, (lease, key) in self.ordered(places)]
+        assert [tokens.tolist() for tokens in batch.data["tokens"]] == [[key for _, key in some] for some in made]
+        assert batch.policy_versions.tolist() == [min(some)[0] for some in made]
+        assert batch.newest_versions.tolist() == [max(some)[0] for some in made]
         assert batch.staleness <= self.staleness
 
     @rule(kills=st.booleans())
@@ -310,7 +353,7 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
         for number, task in enumerate(self.tasks, 1):
             calls = {lease.holder for lease in self.works[task].values()}
             assert set(self.client.client.command("HKEYS", f"rollouts:{{r}}:task:{number}:calls")) <= calls
-        batches = [int(key.rpartition(b":")[2]) for kind in ("batch", "results")
+        batches = [int(key.rpartition(b":")[2]) for kind in ("batch", "results", "segments")
                    for key in self.client.client.command("KEYS", f"rollouts:{{r}}:{kind}:*")]  # fmt: skip
         assert all(self.version <= batch <= self.version + self.staleness for batch in batches)
         marked = [place // GROUP_SIZE for place in self.results.get("mark", {})]
