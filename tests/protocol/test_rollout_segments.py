@@ -91,12 +91,13 @@ def test_the_smallest_and_the_largest_version_of_a_sample_are_known(make):
         rollouts.submit(lease, {**rows(0), "reward": 0})
     later = rollouts.lease(3, 0)
     rollouts.append(later[0], 0, rows(1), 0)
-    rollouts.append(later[1], 0, rows(1), 0)
     rollouts.take(0)
     with pytest.raises(rs.Timeout):
         rollouts.take(1, timeout=0)
     rollouts.append(later[0], 1, rows(2), 2)
-    rollouts.append(later[1], 1, rows(2), 1)
+    rollouts.append(later[0], 2, rows(3), 1)
+    rollouts.append(later[1], 0, rows(1), 1)
+    rollouts.append(later[1], 1, rows(2), 0)
     rollouts.append(later[2], 0, rows(2), 1)
     for lease in later[:2]:
         rollouts.submit(lease, {"reward": 0})
