@@ -2,9 +2,10 @@
 
 All that is known of some rollouts lies under `rollouts:{NAME}`, in braces so that it is one slot of a cluster:
 
-    (itself)        hash: spec, incarnation, batch_samples, max_staleness, lease_ms; `tasks`: how many; `version`: the
-                    learner's; `taken`: the version whose batch was taken last; `next`: the first place that was never
-                    leased; `changes`, and `changes:TASK`
+    (itself)        hash: spec, incarnation, batch_samples, max_staleness, max_delay, lease_ms; `tasks`: how many;
+                    `version`: the learner's; `taken`: the version whose batch was taken last; `next`: the first place
+                    that was never leased; `changes`, and `changes:TASK`; with a max_delay: `completed`, how many groups
+                    were, and `chosen`, the groups of the batch that was taken last
     :leases         hash: place → its holder, 24 bytes: 16 random ones of the call that leased it, and the version
     :expiry         sorted set: leased places by the millisecond from which another call may have them
     :free           sorted set: places by number that were given back, or whose lease was found to have expired: its
@@ -15,7 +16,11 @@ All that is known of some rollouts lies under `rollouts:{NAME}`, in braces so th
     :segments:VERSION  hash: place:NUMBER → a segment, from 0 on; place → how many there are, their bytes, the smallest
                     and the largest version that made them, and the rows of each ragged column, "-" where none came
     :results:VERSION  hash: place:TASK → what that task wrote of the sample, and with an "h" behind it → holder
-    :there          hash: TASK:UNIT → how many parts there are of those that the task waits for, where some are missing
+    :there          hash: TASK:UNIT → how many parts there are of those that the task waits for, where some are missing;
+                    0:GROUP → how many of those that the learner waits for, with a max_delay
+    :complete, :completion  with a max_delay, sorted sets: complete groups that were not trained on, by number, and by
+                    when they were complete
+    :trained        with a max_delay, hash: VERSION → how many groups were trained on of those that begin with its batch
     :changes        stream of one entry, whose id is the number in `changes`: those that wait, wait for the next
     :task:TASK:leases, :expiry, :calls, :free, :changes     of a task, by its number: as above, with units for places.
                     A unit becomes free when the last part that the task waits for is written
@@ -38,7 +43,7 @@ _MOST = 256
 
 _BEGIN = """
 local state = redis.call('HMGET', KEYS[1], 'incarnation', 'version', 'taken', 'next', 'batch_samples', 'max_staleness',
-    'lease_ms', 'changes', 'tasks')
+    'lease_ms', 'changes', 'tasks', 'max_delay', 'group_size')
 if state[1] ~= ARGV[1] then
     return redis.error_reply('BADSCHEMA these rollouts were dropped, or made anew, since this program began: ' ..
         'make the rs.Rollouts again; nothing was changed')
@@ -46,6 +51,7 @@ end
 local version, taken, fresh = tonumber(state[2]), tonumber(state[3]), tonumber(state[4])
 local batch_samples, max_staleness = tonumber(state[5]), tonumber(state[6])
 local lease_ms, changes, tasks = tonumber(state[7]), tonumber(state[8]), tonumber(state[9])
+local max_delay, group_size = tonumber(state[10]), tonumber(state[11])
 
 local function text(number) return string.format('%.0f', number) end
 
@@ -60,8 +66,20 @@ local function wake(stream, kind)
     redis.call('XADD', stream or KEYS[2], 'MAXLEN', '1', number .. '-0', 'changed', '')
 end
 
--- A part of a sample has been written; from here on, the arguments name the tasks that wait for it.
+-- A part of a sample has been written: the learner waits for those of the whole group.
+local function written_to(place)
+    local group = text(math.floor(place / group_size))
+    if redis.call('HINCRBY', KEYS[1] .. ':there', '0:' .. group, 1) == group_size * (1 + tasks) then
+        redis.call('HDEL', KEYS[1] .. ':there', '0:' .. group)
+        redis.call('ZADD', KEYS[1] .. ':complete', group, group)
+        redis.call('ZADD', KEYS[1] .. ':completion', text(redis.call('HINCRBY', KEYS[1], 'completed', 1)), group)
+        wake(KEYS[1] .. ':changes')
+    end
+end
+
+-- The same; from here on, the arguments name the tasks that wait for it.
 local function written(place, from)
+    if max_delay > 0 then written_to(place) end
     for at = from, #ARGV, 3 do
         local task, unit, parts = ARGV[at], text(math.floor(place / tonumber(ARGV[at + 1]))), tonumber(ARGV[at + 2])
         local counter = task .. ':' .. unit
@@ -85,18 +103,19 @@ class Script:
 
 OPEN = Script(
     """
-local spec, incarnation, first, batch_samples, max_staleness, lease_ms, tasks = unpack(ARGV)
+local spec, incarnation, first, batch_samples, max_staleness, lease_ms, tasks, max_delay, group_size = unpack(ARGV)
 local known = redis.call('HMGET', KEYS[1], 'incarnation', 'spec')
 if known[1] then return known end
 redis.call('HSET', KEYS[1], 'spec', spec, 'incarnation', incarnation, 'batch_samples', batch_samples,
     'max_staleness', max_staleness, 'lease_ms', lease_ms, 'tasks', tasks, 'version', first, 'taken', '-1',
+    'max_delay', max_delay, 'group_size', group_size,
     'changes', '0', 'next', string.format('%.0f', tonumber(first) * tonumber(batch_samples)))
 return {incarnation, spec}
 """,
     begin="",
 )
 """Key: the rollouts. Arguments: spec, incarnation, first version, batch_samples, max_staleness, lease_ms, how many
-tasks. Answer: the incarnation and the spec that there are."""
+tasks, max_delay, group_size. Answer: the incarnation and the spec that there are."""
 
 _SEGMENTS = f"""
 local most_segments = {_MOST}
@@ -184,7 +203,7 @@ local before = redis.call('HGET', calls, holder)
 if before then return {1, before} end
 
 -- The first place that a policy is too old for: what makes the bound hold (see rollouts.py).
-local function bound(of) return (math.min(of, version) + max_staleness + 1) * batch_samples end
+local function bound(of) return (math.min(of, version) + max_staleness - max_delay + 1) * batch_samples end
 
 if free_expired() then return {-1} end
 local places = redis.call('ZRANGEBYSCORE', free, '-inf', '(' .. text(bound(policy)), 'LIMIT', '0', text(count))
@@ -253,7 +272,7 @@ SUBMIT = Script(
     + """
 local place, holder, sample, columns = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[6])
 local batch = math.floor(tonumber(place) / batch_samples)
-if batch < version then
+if batch < version - max_delay then
     return redis.error_reply('LEASEEXPIRED batch ' .. text(batch) .. ' has been trained on: if this call repeats one '
         .. 'whose reply was lost, that one was done; else another worker had the lease. Nothing was changed')
 end
@@ -308,7 +327,7 @@ if policy > version + 1 then
     return redis.error_reply('ERR the learner is at policy version ' .. text(version) .. ', so a worker may have ' ..
         text(version + 1) .. ' at most, got ' .. text(policy) .. ': is it another run? Nothing was stored')
 end
-if policy < batch - max_staleness then
+if policy < batch + max_delay - max_staleness then
     return redis.error_reply('STALEVERSION policy version ' .. text(policy) .. ' is too old for batch ' .. text(batch)
         .. ', with a max_staleness of ' .. text(max_staleness) .. '; nothing was stored')
 end
@@ -391,6 +410,43 @@ them were held, from 0."""
 TAKE = Script(
     """
 local policy = tonumber(ARGV[2])
+local groups_per_batch = batch_samples / group_size
+
+-- The groups of the batch that was taken last leave.
+local function leave()
+    local chosen = redis.call('HGET', KEYS[1], 'chosen')
+    for group in string.gmatch(chosen, '%d+') do
+        redis.call('ZREM', KEYS[1] .. ':complete', group)
+        redis.call('ZREM', KEYS[1] .. ':completion', group)
+        redis.call('HINCRBY', KEYS[1] .. ':trained', text(math.floor(group / groups_per_batch)), 1)
+    end
+    redis.call('HDEL', KEYS[1], 'chosen')
+    redis.call('HDEL', KEYS[1] .. ':trained', text(version - max_delay))
+end
+
+-- The groups of a batch: those that may not be later, then those that were complete first.
+local function choose()
+    local chosen = redis.call('HGET', KEYS[1], 'chosen')
+    if chosen then return {1, chosen} end
+    local last = policy - max_delay
+    local due = last < tonumber(ARGV[3]) and 0 or
+        groups_per_batch - tonumber(redis.call('HGET', KEYS[1] .. ':trained', text(last)) or 0)
+    local groups, there = {}, redis.call('ZCARD', KEYS[1] .. ':complete')
+    if due > 0 then
+        groups = redis.call('ZRANGEBYSCORE', KEYS[1] .. ':complete', text(last * groups_per_batch),
+            '(' .. text((last + 1) * groups_per_batch))
+    end
+    if #groups < due or there < groups_per_batch then return {0, changes, there, due, #groups} end
+    for _, group in ipairs(redis.call('ZRANGE', KEYS[1] .. ':completion', 0, groups_per_batch + due - 1)) do
+        if #groups < groups_per_batch and (due == 0 or math.floor(group / groups_per_batch) ~= last) then
+            groups[#groups + 1] = group
+        end
+    end
+    chosen = table.concat(groups, ' ')
+    redis.call('HSET', KEYS[1], 'taken', text(policy), 'chosen', chosen)
+    return {1, chosen}
+end
+
 if policy < version then
     return redis.error_reply('STALEVERSION the batch of policy version ' .. text(policy) .. ' has been trained on, and '
         .. 'its samples are gone: the next is that of version ' .. text(version) .. '; continue from those weights')
@@ -400,11 +456,13 @@ if policy > version + 1 or (policy == version + 1 and taken ~= version) then
         .. 'got ' .. text(policy) .. ': train on each batch in turn. Nothing was changed')
 end
 if policy == version + 1 then
-    redis.call('UNLINK', KEYS[4], KEYS[6], KEYS[1] .. ':segments:' .. text(policy - 1))
+    redis.call('UNLINK', KEYS[4], KEYS[6], KEYS[1] .. ':segments:' .. text(version - max_delay))
+    if max_delay > 0 then leave() end
     redis.call('HSET', KEYS[1], 'version', text(policy))
     wake()
     changes = changes + 1
 end
+if max_delay > 0 then return choose() end
 local there, results = redis.call('HLEN', KEYS[3]) / 2, redis.call('HLEN', KEYS[5]) / 2
 if there < batch_samples or results < tasks * batch_samples then return {0, changes, there, results} end
 if taken ~= policy then redis.call('HSET', KEYS[1], 'taken', text(policy)) end
@@ -412,9 +470,10 @@ return {1}
 """,
     flags="allow-oom",  # it makes room
 )
-"""Keys: the rollouts, changes, the batch of this version, that of the version before, and the results of both.
-Arguments: incarnation, policy version. Answer: 1; or 0, the number of changes, how many samples are there, and how
-many results."""
+"""Keys: the rollouts, changes, the batch of this version, that of max_delay + 1 before, and the results of both.
+Arguments: incarnation, policy version, first version. Answer: 1; or 0, the number of changes, how many samples are
+there, and how many results. With a max_delay: 1 and the groups; or 0, the number of changes, how many groups are
+complete, how many may not be later, and how many of these are complete."""
 
 INFO = Script(
     """
@@ -422,7 +481,7 @@ local held = redis.call('HLEN', KEYS[3])
 local open = redis.call('ZCOUNT', KEYS[4], '-inf', text(now_ms())) + redis.call('ZCARD', KEYS[6])
 local samples = {}
 for ahead = 0, max_staleness do
-    samples[ahead + 1] = redis.call('HLEN', KEYS[1] .. ':batch:' .. text(version + ahead)) / 2
+    samples[ahead + 1] = redis.call('HLEN', KEYS[1] .. ':batch:' .. text(version - max_delay + ahead)) / 2
 end
 local works = {}
 for task = 1, tasks do
@@ -439,7 +498,7 @@ return {version, fresh - version * batch_samples, held, open, samples, works}
 DROP = Script(
     """
 for ahead = 0, max_staleness do
-    local batch = text(version + ahead)
+    local batch = text(version - max_delay + ahead)
     redis.call('UNLINK', KEYS[1] .. ':batch:' .. batch, KEYS[1] .. ':results:' .. batch,
         KEYS[1] .. ':segments:' .. batch)
 end

@@ -15,6 +15,10 @@ policy is one version further; then the samples leave, and the version before is
 Why a sample that grows keeps the bound: each segment is stored only if its version is at least b - max_staleness. The
 next holder of the lease continues what is there, and the batch of the place stays the same.
 
+Why the order of completion keeps the bound: with a max_delay of d, a place of batch b is leased only to a version of at
+least b + d - max_staleness, and batch v takes every group that is left of batch v - d, before those that were complete
+first. So a group of batch b is trained on with version b + d at the latest, and nothing is left of batch v - d then.
+
 Why each task works on each sample once: its units, samples or groups, are leased as places are. A unit becomes free
 when the last part that the task reads is written, which happens once; what the task writes ends the lease, and the unit
 is never free again. A batch is complete only when every task is done with it, so nothing of it is still leased when it
@@ -53,6 +57,8 @@ from .tree import shaped
 
 MOST_BATCH_SAMPLES = 1 << 20
 MOST_STALENESS = 1 << 10
+MOST_CHOSEN_GROUPS = 1 << 10
+"""Of a batch, with a max_delay: one script chooses them."""
 MOST_VERSION = 1 << 31
 """Scripts count in float64: a place, version times samples, stays exact."""
 LONGEST_LEASE_S = 30 * 86400.0
@@ -74,7 +80,8 @@ class Lease:
     Attributes:
         group: number of the group, from 0 on; all samples of a group are of one prompt, which this number chooses.
         index: of the sample in its group, 0 to group_size - 1; of a whole group: 0.
-        batch: version of the policy that the learner will have when it trains on it.
+        batch: version of the policy that the learner will have when it trains on it. With a max_delay it may also be
+            up to max_delay higher, or lower.
         policy_version: with which the sample was leased to be made; of a whole group: the smallest.
         place: number of the sample over all groups; of a whole group: that of its first one.
         holder: by which the server knows the lease.
@@ -171,6 +178,7 @@ class RolloutOperations(Written):
         lease_s: float = 600.0,
         first_version: int = 0,
         tasks: Mapping[str, Task] | None = None,
+        max_delay: int = 0,
     ) -> None:
         if is_cluster_url(client.url):
             raise ValueError(f"rollouts lie on one server: expected a client of one, or of its replicas, got {client}")
@@ -181,6 +189,12 @@ class RolloutOperations(Written):
         check_whole(groups_per_batch, "groups_per_batch", 1)
         check_whole(max_staleness, "max_staleness", 0)
         check_whole(first_version, "first_version", 0)
+        check_whole(max_delay, "max_delay", 0)
+        if max_delay and (max_delay >= max_staleness or groups_per_batch > MOST_CHOSEN_GROUPS):
+            raise SchemaError(
+                f"rollouts {name!r}: with a max_delay, expected it below max_staleness, and at most "
+                f"{MOST_CHOSEN_GROUPS} groups of a batch, got {max_delay}, {max_staleness} and {groups_per_batch}"
+            )
         samples = int(group_size) * int(groups_per_batch)
         if samples > MOST_BATCH_SAMPLES or max_staleness > MOST_STALENESS or first_version > MOST_VERSION:
             raise SchemaError(
@@ -190,6 +204,7 @@ class RolloutOperations(Written):
             )
         self.name, self.group_size, self.groups_per_batch = name, int(group_size), int(groups_per_batch)
         self.max_staleness, self.lease_s = int(max_staleness), _seconds(lease_s, "lease_s", 0.001)
+        self.max_delay = int(max_delay)
         self.first_version, self._client, self._samples = int(first_version), client, samples
         self._dataflow = Dataflow(self._table, {} if tasks is None else tasks, self.group_size)
         self._incarnation: bytes | None = None
@@ -241,7 +256,7 @@ class RolloutOperations(Written):
             if leased < 0:
                 continue  # many leases had expired, and some are still to be freed
             changes, expires_ms, learners = told
-            newest = min(policy_version, learners) + self.max_staleness
+            newest = min(policy_version, learners) + self.max_staleness - self.max_delay
             reason = (
                 f"every sample up to batch {newest} is leased or there; a policy of version {policy_version} may make "
                 f"no others, while the learner is at version {learners}"
@@ -260,7 +275,7 @@ class RolloutOperations(Written):
             lease: of `lease`.
             number: of the segment: `lease.segments` for the first one of this lease, then one more each.
             rows: name → rows of some of the ragged columns that are submitted, in the form of the signature.
-            policy_version: of the weights that made them, at least lease.batch - max_staleness.
+            policy_version: of the weights that made them, at least lease.batch + max_delay - max_staleness.
 
         Raises:
             SchemaError: the rows do not fit the signature, or columns get longer than their max_length; or another
@@ -459,15 +474,22 @@ class RolloutOperations(Written):
         policy_version, timeout = _version(policy_version), check_timeout(timeout)
         what = f"take of batch {policy_version} of {self.name!r}"
         deadline = None if timeout is None else time.monotonic() + timeout
-        before = policy_version - 1  # version 0 has none before it: it names keys that are never written
+        before = policy_version - 1 - self.max_delay  # that of no version names keys that are never written
         batches = [key(version) for key in (self._batch_key, self._results_key) for version in (policy_version, before)]
         keys = [*self._keys("changes"), *batches]
         while True:
-            complete, *told = yield from self._run(what, scripts.TAKE, keys, policy_version)
+            complete, *told = yield from self._run(what, scripts.TAKE, keys, policy_version, self.first_version)
             if complete:
-                if batch := (yield from self._read(what, policy_version)):
+                if batch := (yield from self._read(what, policy_version, *told)):
                     return batch
                 continue  # samples are gone since: only the script knows whether with their batch
+            if self.max_delay:
+                changes, there, due, due_there = told
+                reason = f"groups complete: {there}; a batch has {self.groups_per_batch}"
+                if due_there < due:
+                    reason += f"; {due_there} of the {due} that batch {policy_version} may not leave out are complete"
+                yield from self._await_change(what, reason, keys[1], changes, _LOOK_S, timeout, deadline)
+                continue
             changes, there, results = told
             reason = f"{there} of the {self._samples} samples of batch {policy_version} are there"
             if self.tasks:
@@ -499,7 +521,7 @@ class RolloutOperations(Written):
     def drop(self) -> Operation[None]:
         """Removes all samples and leases, and what is known of them. Programs that use them get a SchemaError."""
         of_tasks = [key for task in self.tasks for key in self._leases_of(task)[1:]]
-        keys = [*self._leases_of(SUBMITTED), *of_tasks, *self._keys("there")[1:]]
+        keys = [*self._leases_of(SUBMITTED), *of_tasks, *self._keys("there", "complete", "completion", "trained")[1:]]
         yield from self._run(f"drop of rollouts {self.name!r}", scripts.DROP, keys, repeatable=False)
         self._incarnation = None
 
@@ -533,6 +555,7 @@ class RolloutOperations(Written):
             "max_staleness": self.max_staleness,
             "lease_s": self.lease_s,
             "first_version": self.first_version,
+            "max_delay": self.max_delay,
             "tasks": {name: task.to_spec() for name, task in sorted(self.tasks.items())},
         }
 
@@ -545,8 +568,8 @@ class RolloutOperations(Written):
         if self._incarnation is not None:
             return self._incarnation
         lease_ms = round(self.lease_s * 1000)
-        numbers = (self.first_version, self._samples, self.max_staleness, lease_ms, len(self.tasks))
-        arguments = (pack(self._spec()), os.urandom(_CALL_BYTES), *numbers)
+        numbers = (self.first_version, self._samples, self.max_staleness, lease_ms, len(self.tasks), self.max_delay)
+        arguments = (pack(self._spec()), os.urandom(_CALL_BYTES), *numbers, self.group_size)
         what = f"opening of rollouts {self.name!r}"
         incarnation, spec = yield from self._answer(what, scripts.OPEN, self._keys(), arguments)
         known, own = msgpack.unpackb(spec), self._spec()
@@ -656,10 +679,11 @@ class RolloutOperations(Written):
         command: Command[Any] = plain(what, ("HMGET", key, *fields), lambda value: value, True)
         return (yield from self._client._answer(command))
 
-    def _read(self, what: str, policy_version: int) -> Operation[RolloutBatch | None]:
+    def _read(self, what: str, policy_version: int, chosen: bytes = b"") -> Operation[RolloutBatch | None]:
         """The samples of a batch that was complete, group by group; None where one is no longer there."""
-        first = policy_version * self._samples
-        places = range(first, first + self._samples)
+        first = policy_version * self.groups_per_batch
+        groups = sorted(map(int, chosen.split())) or range(first, first + self.groups_per_batch)
+        places = [group * self.group_size + index for group in groups for index in range(self.group_size)]
         if (found := (yield from self._read_places(what, places, tuple(self._table.columns)))) is None:
             return None
         data, versions, newest = found
@@ -736,6 +760,8 @@ class Rollouts(RolloutOperations, Blocking):
         max_staleness: how many versions a sample's policy may be behind the learner's; 0: workers wait while it trains.
         lease_s: seconds after which a lease may be given to another worker, unless it is renewed.
         first_version: of the learner's policy, where the rollouts are new. All programs name the same one.
+        max_delay: how many batches later than its number says a group may be trained on, if others were complete first;
+            below max_staleness, which it is part of. 0: batches have the groups in the order of their numbers.
         tasks: name → `Task`, work on samples before they are trained on, which may add columns to them.
 
     Raises:

@@ -45,7 +45,7 @@ def make(client: rs.Client) -> Iterator[Callable[..., rs.Rollouts]]:
 
 
 def settings_of(rollouts: rs.Rollouts) -> dict[str, Any]:
-    names = ("signature", "group_size", "groups_per_batch", "max_staleness", "lease_s", "first_version")
+    names = ("signature", "group_size", "groups_per_batch", "max_staleness", "lease_s", "first_version", "max_delay")
     return {name: getattr(rollouts, name) for name in names}
 
 
@@ -228,6 +228,69 @@ def test_a_worker_that_waits_goes_on_when_the_learner_does_and_the_learner_when_
     assert taken == [0, 4, 8, 12]
 
 
+# ---- batches in order of completion ----------------------------------------------------------------------------------
+
+
+def submit_groups(rollouts: rs.Rollouts, leases: list[rs.Lease], *groups: int) -> None:
+    for group in groups:
+        for lease in leases:
+            if lease.group == group:
+                rollouts.submit(lease, sample(lease.place))
+
+
+def test_a_batch_has_the_groups_that_were_complete_first_and_none_is_late_by_more_than_max_delay(make):
+    rollouts = make(max_staleness=2, max_delay=1)
+    leases = rollouts.lease(100, 0)
+    assert [lease.batch for lease in leases] == [0] * 4 + [1] * 4  # the delay takes its part of the staleness
+    submit_groups(rollouts, leases, 3)
+    with pytest.raises(rs.Timeout, match="groups complete: 1; a batch has 2"):
+        rollouts.take(0, timeout=0)
+    submit_groups(rollouts, leases, 1, 2)
+    for _ in range(2):
+        batch = rollouts.take(0, timeout=0)
+        assert batch.groups.tolist() == [1, 1, 3, 3]
+        assert batch.data["reward"].tolist() == [2, 3, 6, 7]
+        submit_groups(rollouts, leases, 0)  # which comes too late for a batch that was taken
+    rollouts.submit(leases[2], sample(2))  # a repeated call
+    with pytest.raises(rs.Timeout, match="up to batch 1 is leased or there"):
+        rollouts.lease(1, 0, timeout=0)
+    assert rollouts.take(1, timeout=0).groups.tolist() == [0, 0, 2, 2]
+    leases = rollouts.lease(100, 1)
+    assert sorted({lease.group for lease in leases}) == [4, 5]
+    submit_groups(rollouts, leases, 5)
+    with pytest.raises(rs.StaleVersion):
+        rollouts.take(0)
+    with pytest.raises(rs.Timeout):
+        rollouts.take(2, timeout=0)
+    later = rollouts.lease(100, 2)
+    assert sorted({lease.group for lease in later}) == [6, 7]
+    submit_groups(rollouts, later, 7, 6)
+    assert rollouts.take(2, timeout=0).groups.tolist() == [5, 5, 7, 7]
+    with pytest.raises(rs.Timeout, match="groups complete: 1; a batch has 2; 0 of the 1 that batch 3 may not"):
+        rollouts.take(3, timeout=0)
+    last = rollouts.lease(100, 3)
+    submit_groups(rollouts, last, 8, 9)
+    with pytest.raises(rs.Timeout, match="groups complete: 3; a batch has 2; 0 of the 1 that batch 3 may not"):
+        rollouts.take(3, timeout=0)  # it waits for group 4, which was leased with version 1
+    submit_groups(rollouts, leases, 4)
+    batch = rollouts.take(3, timeout=0)
+    assert batch.groups.tolist() == [4, 4, 6, 6]
+    assert batch.staleness == 2
+
+
+def test_a_learner_that_waits_goes_on_when_enough_groups_are_complete(make, client):
+    rollouts = make(max_staleness=2, max_delay=1)
+    other = rs.Rollouts(client, rollouts.name, **settings_of(rollouts))
+    got: list[list[int]] = []
+    learner = threading.Thread(target=lambda: got.append(other.take(0, timeout=60).groups.tolist()), daemon=True)
+    leases = rollouts.lease(8, 0)
+    submit_groups(rollouts, leases, 2)
+    learner.start()
+    submit_groups(rollouts, leases, 1)
+    learner.join(60)
+    assert got == [[1, 1, 2, 2]]
+
+
 # ---- leases ----------------------------------------------------------------------------------------------------------
 
 
@@ -404,6 +467,7 @@ def test_a_program_whose_rollouts_were_dropped_is_told_and_changes_nothing(make,
         ({"group_size": 0}, rs.SchemaError, "group_size must be a whole number of at least 1"),
         ({"groups_per_batch": 1 << 20}, rs.SchemaError, "at most 1048576 samples of a batch"),
         ({"max_staleness": -1}, rs.SchemaError, "max_staleness must be a whole number of at least 0"),
+        ({"max_delay": 1}, rs.SchemaError, "max_delay, expected it below max_staleness, .* got 1, 1 and 2"),
         ({"lease_s": float("nan")}, rs.SchemaError, "lease_s must be from 0.001 to 2592000 seconds, got nan"),
         ({"signature": {"x": rs.Column("int8"), "w": rs.Window("x")}}, rs.SchemaError, "columns alone, got windows"),
     ],

@@ -54,6 +54,9 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
         self.free: dict[str, set[int]] = {}  # task → units whose leases expired or were given back
         self.results: dict[str, dict[int, tuple[rs.Lease, list[int]]]] = {}  # task → unit → by whom, and the values
         self.batches: list[rs.TaskBatch] = []
+        self.trained: set[int] = set()
+        self.completed: list[int] = []  # groups, in that order, that were not trained on
+        self.chosen: list[int] = []  # groups of the batch that was taken
 
     def start(self) -> None:
         config = {"appendonly": "yes", "appendfsync": "always"}
@@ -68,10 +71,12 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
             max_staleness=self.staleness,
             lease_s=LEASE_S,
             tasks=self.tasks,
+            max_delay=self.delay,
         )
 
-    @initialize(staleness=st.integers(0, 2), tasks=st.booleans())
-    def create(self, staleness: int, tasks: bool) -> None:
+    @initialize(staleness=st.integers(0, 3), delay=st.integers(0, 2), tasks=st.booleans())
+    def create(self, staleness: int, delay: int, tasks: bool) -> None:
+        self.delay = delay if delay < staleness else 0
         self.staleness, self.tasks = staleness, TASKS if tasks else {}
         self.works, self.free = {task: {} for task in self.tasks}, {task: set() for task in self.tasks}
         self.results = {task: {} for task in self.tasks}
@@ -93,7 +98,21 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
         return st.one_of(st.sampled_from(list(self.held.values())), late) if self.held else late
 
     def bound(self, policy_version: int) -> int:
-        return (min(policy_version, self.version) + self.staleness + 1) * SAMPLES
+        return (min(policy_version, self.version) + self.staleness - self.delay + 1) * SAMPLES
+
+    def note(self, place: int) -> None:
+        """A part of that sample is there."""
+        group = place // GROUP_SIZE
+        if self.parts(group) == GROUP_SIZE * (1 + len(self.tasks)):
+            self.completed.append(group)
+
+    def parts(self, group: int) -> int:
+        """How many parts of a group there are."""
+        places = range(group * GROUP_SIZE, (group + 1) * GROUP_SIZE)
+        results = (self.results[task] for task in self.tasks)
+        return sum(place in self.there for place in places) + sum(
+            place // UNITS[task] in some for task, some in zip(self.tasks, results, strict=True) for place in places
+        )
 
     @rule(count=st.integers(1, 7), behind=st.integers(-2, 3), drops=st.booleans(), times=st.integers(1, 3))
     def lease(self, count: int, behind: int, drops: bool, times: int) -> None:
@@ -109,7 +128,7 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
             return
         assert [lease.place for lease in leases] == places
         assert all(lease.policy_version == policy_version for lease in leases)
-        assert all(lease.batch - policy_version <= self.staleness for lease in leases)
+        assert all(lease.batch + self.delay - policy_version <= self.staleness for lease in leases)
         if drops:
             self.segments = {place: some for place, some in self.segments.items() if place not in places}
         for lease in leases:
@@ -125,7 +144,9 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
     @precondition(lambda self: self.given)
     @rule(data=st.data(), behind=st.integers(-2, 3), ahead=st.integers(-1, 1), times=st.integers(1, 2))
     def append(self, data: st.DataObject, behind: int, ahead: int, times: int) -> None:
-        lease = data.draw(self.some_leases())
+        self.grow(data.draw(self.some_leases()), behind, ahead, times)
+
+    def grow(self, lease: rs.Lease, behind: int, ahead: int, times: int) -> None:
         there = self.segments.get(lease.place, [])
         number, version = max(lease.segments, len(there) + ahead), max(0, self.version - behind)
         self.keys += 1
@@ -136,7 +157,7 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
             assert answer is None
         elif version > self.version + 1:
             assert answer is rs.ServerError
-        elif version < lease.batch - self.staleness:
+        elif version < lease.batch + self.delay - self.staleness:
             assert answer is rs.StaleVersion
         elif number > len(there):
             assert answer is rs.SchemaError
@@ -157,9 +178,10 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
         if self.held.get(lease.place) == lease:
             assert answer is None
             self.there[lease.place] = (lease, self.keys)
+            self.note(lease.place)
             del self.held[lease.place]
             self.open.discard(lease.place)
-        elif lease.batch >= self.version and self.there.get(lease.place, (None, 0))[0] == lease:
+        elif lease.batch >= self.version - self.delay and self.there.get(lease.place, (None, 0))[0] == lease:
             assert answer is None
         else:
             assert answer is rs.LeaseExpired
@@ -171,6 +193,7 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
             self.keys += 1
             assert self.told(self.rollouts.submit, lease, self.submitted(lease), times=times) is None
             self.there[lease.place] = (self.held.pop(lease.place), self.keys)
+            self.note(lease.place)
             self.open.discard(lease.place)
 
     @precondition(lambda self: self.given)
@@ -238,6 +261,7 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
             each = lease.place // unit
             if self.works[batch.task].get(each) == lease:
                 self.results[batch.task][each] = (lease, values[at * unit : (at + 1) * unit])
+                self.note(lease.place)
                 del self.works[batch.task][each]
                 self.free[batch.task].discard(each)
             elif self.results[batch.task].get(each, (None, []))[0] != lease:
@@ -258,9 +282,12 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
         for batch in self.batches[-2:]:
             self.put(batch, times)
 
-    @rule(times=st.integers(1, 2))
-    def go_on_to_the_next_batch(self, times: int) -> None:
+    @rule(behind=st.lists(st.integers(-1, 2), max_size=3), times=st.integers(1, 2))
+    def go_on_to_the_next_batch(self, behind: list[int], times: int) -> None:
         self.lease(7, 0, False, times)
+        for lease in list(self.held.values()):
+            for each in behind:
+                self.grow(lease, each, 0, times)
         if self.held:
             self.submit_all_that_are_held(times)
         if self.tasks:
@@ -295,21 +322,29 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
             return
         if policy_version > self.version:
             self.version = policy_version
-            self.there = {place: filled for place, filled in self.there.items() if place >= self.version * SAMPLES}
-            self.segments = {place: some for place, some in self.segments.items() if place >= self.version * SAMPLES}
+            oldest = (self.version - self.delay) * SAMPLES
+            self.completed = [group for group in self.completed if group not in self.chosen]
+            self.trained |= set(self.chosen)
+            self.chosen = []
+            self.there = {place: filled for place, filled in self.there.items() if place >= oldest}
+            self.segments = {place: some for place, some in self.segments.items() if place >= oldest}
             for task, unit in UNITS.items() if self.tasks else ():
                 done = self.results[task].items()
-                self.results[task] = {each: result for each, result in done if each * unit >= self.version * SAMPLES}
-        places = range(policy_version * SAMPLES, (policy_version + 1) * SAMPLES)
+                self.results[task] = {each: result for each, result in done if each * unit >= oldest}
         done = {
             task: {
                 each * UNITS[task] + at: value for each, (_, some) in results.items() for at, value in enumerate(some)
             }
             for task, results in self.results.items()
         }
-        if any(not set(places) <= those.keys() for those in (self.there, *done.values())):
-            assert batch is rs.Timeout
-            return
+        last = range((policy_version - self.delay) * GROUPS, (policy_version - self.delay + 1) * GROUPS)
+        due = [group for group in last if group >= 0 and group not in self.trained]
+        if not self.chosen:
+            if len(self.completed) < GROUPS or not set(due) <= set(self.completed):
+                assert batch is rs.Timeout
+                return
+            self.chosen = [*due, *(group for group in self.completed if group not in due)][:GROUPS]
+        places = [group * GROUP_SIZE + index for group in sorted(self.chosen) for index in range(GROUP_SIZE)]
         self.taken = policy_version
         assert batch.data["key"].tolist() == [self.there[place][1] for place in places]
         for task, values in done.items():
@@ -343,7 +378,7 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
             "expired": len(self.open),
             "samples": [
                 sum(place // SAMPLES == batch for place in self.there)
-                for batch in range(self.version, self.version + self.staleness + 1)
+                for batch in range(self.version - self.delay, self.version - self.delay + self.staleness + 1)
             ],
         }
         # Nothing else is kept: calls are known until one of their leases is used, and no longer than they are held.
@@ -355,10 +390,12 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
             assert set(self.client.client.command("HKEYS", f"rollouts:{{r}}:task:{number}:calls")) <= calls
         batches = [int(key.rpartition(b":")[2]) for kind in ("batch", "results", "segments")
                    for key in self.client.client.command("KEYS", f"rollouts:{{r}}:{kind}:*")]  # fmt: skip
-        assert all(self.version <= batch <= self.version + self.staleness for batch in batches)
+        assert all(0 <= batch - self.version + self.delay <= self.staleness for batch in batches)
         marked = [place // GROUP_SIZE for place in self.results.get("mark", {})]
         partly = {group for group in marked if marked.count(group) < GROUP_SIZE}
-        assert self.client.client.command("HLEN", "rollouts:{r}:there") == len(partly)
+        groups = {place // GROUP_SIZE for place in self.there} if self.delay else set()
+        begun = {group for group in groups if self.parts(group) < GROUP_SIZE * (1 + len(self.tasks))}
+        assert self.client.client.command("HLEN", "rollouts:{r}:there") == len(partly) + len(begun)
 
     def teardown(self) -> None:
         if hasattr(self, "client"):
