@@ -29,8 +29,9 @@ from .errors import (
 )
 from .gradients import Gradients
 from .ragged import Ragged
+from .rollout_batches import Lease, RolloutBatch, Segment, TaskBatch
 from .rollout_tasks import Task
-from .rollouts import Lease, RolloutBatch, Rollouts, Segment, TaskBatch
+from .rollouts import Rollouts
 from .sampler import Sampler
 from .selectors import (
     Fifo,

@@ -187,9 +187,10 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
             assert answer is rs.LeaseExpired
 
     @precondition(lambda self: self.held)
-    @rule(times=st.integers(1, 2))
-    def submit_all_that_are_held(self, times: int) -> None:
-        for lease in list(self.held.values()):
+    @rule(slow=st.integers(0, 1), times=st.integers(1, 2))
+    def submit_what_is_held(self, slow: int, times: int) -> None:
+        """All but the first ones, which are slow."""
+        for lease in list(self.held.values())[slow:]:
             self.keys += 1
             assert self.told(self.rollouts.submit, lease, self.submitted(lease), times=times) is None
             self.there[lease.place] = (self.held.pop(lease.place), self.keys)
@@ -282,19 +283,25 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
         for batch in self.batches[-2:]:
             self.put(batch, times)
 
-    @rule(behind=st.lists(st.integers(-1, 2), max_size=3), times=st.integers(1, 2))
-    def go_on_to_the_next_batch(self, behind: list[int], times: int) -> None:
-        self.lease(7, 0, False, times)
-        for lease in list(self.held.values()):
-            for each in behind:
-                self.grow(lease, each, 0, times)
-        if self.held:
-            self.submit_all_that_are_held(times)
-        if self.tasks:
-            self.do_all_that_is_ready(times)
-            self.do_all_that_is_ready(times)
-        self.take(0, times)
-        self.take(1, times)
+    @rule(
+        behind=st.lists(st.integers(-1, 2), max_size=3),
+        slow=st.integers(0, 1),
+        rounds=st.integers(1, 3),
+        times=st.integers(1, 2),
+    )
+    def go_on_to_further_batches(self, behind: list[int], slow: int, rounds: int, times: int) -> None:
+        for _ in range(rounds):
+            self.lease(7, 0, False, times)
+            for lease in list(self.held.values())[slow:]:
+                for each in behind:
+                    self.grow(lease, each, 0, times)
+            if self.held:
+                self.submit_what_is_held(slow, times)
+            if self.tasks:
+                self.do_all_that_is_ready(times)
+                self.do_all_that_is_ready(times)
+            self.take(0, times)
+            self.take(1, times)
 
     @precondition(lambda self: self.batches)
     @rule(data=st.data(), back=st.booleans(), times=st.integers(1, 2))
@@ -393,6 +400,8 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
         assert all(0 <= batch - self.version + self.delay <= self.staleness for batch in batches)
         marked = [place // GROUP_SIZE for place in self.results.get("mark", {})]
         partly = {group for group in marked if marked.count(group) < GROUP_SIZE}
+        delayed = [int(batch) for batch in self.client.client.command("HKEYS", "rollouts:{r}:trained")]
+        assert all(batch >= self.version - self.delay for batch in delayed)
         groups = {place // GROUP_SIZE for place in self.there} if self.delay else set()
         begun = {group for group in groups if self.parts(group) < GROUP_SIZE * (1 + len(self.tasks))}
         assert self.client.client.command("HLEN", "rollouts:{r}:there") == len(partly) + len(begun)
