@@ -536,14 +536,15 @@ def test_the_same_with_asyncio(make, server):
     assert aio.run(main()).data["reward"].tolist() == [0, 1, 2, 3]
 
 
-UPDATES, STALENESS = 60, 1
+UPDATES = 60
 
 
 class Killed:
     """Workers and a learner of a server that is killed while they are at work; what each was told is written down."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, max_staleness: int, max_delay: int) -> None:
         self.url, self.over = url, threading.Event()
+        self.settings = {"max_staleness": max_staleness, "max_delay": max_delay}
         self.acknowledged: list[tuple[int, int, int]] = []  # place, key, version
         self.trained: list[tuple[int, rs.RolloutBatch]] = []
         self.failures: list[BaseException] = []
@@ -551,7 +552,7 @@ class Killed:
         self._keys = itertools.count()
 
     def rollouts(self, client: rs.Client) -> rs.Rollouts:
-        settings = {"group_size": 3, "groups_per_batch": 2, "max_staleness": STALENESS, "lease_s": 0.2}
+        settings = {"group_size": 3, "groups_per_batch": 2, "lease_s": 0.2, **self.settings}
         return rs.Rollouts(client, "r", SIGNATURE, **settings)
 
     def run(self, what: Callable[..., None], *arguments: Any) -> threading.Thread:
@@ -599,14 +600,17 @@ class Killed:
         self.over.set()
 
 
-def test_the_bound_and_each_sample_once_through_kills_of_the_server(tmp_path: Path, free_port: int, eventually):
+@pytest.mark.parametrize(("max_staleness", "max_delay"), [(1, 0), (3, 1)])
+def test_the_bound_and_each_sample_once_through_kills_of_the_server(
+    tmp_path: Path, free_port: int, eventually, max_staleness: int, max_delay: int
+):
     config = {"appendonly": "yes", "appendfsync": "always"}
 
     def serve() -> rs.Server:
         return rs.Server([], port=free_port, directory=str(tmp_path), config=config)
 
     server = serve()
-    job = Killed(server.url)
+    job = Killed(server.url, max_staleness, max_delay)
     try:
         threads = [job.run(job.work, seed) for seed in range(3)] + [job.run(job.learn)]
         for share in (0.2, 0.5, 0.8):
@@ -624,15 +628,20 @@ def test_the_bound_and_each_sample_once_through_kills_of_the_server(tmp_path: Pa
     assert [version for version, _ in job.trained] == list(range(UPDATES))
     trained: dict[int, tuple[int, int]] = {}
     for version, batch in job.trained:
-        assert 0 <= version - batch.policy_versions.min() <= STALENESS
+        assert 0 <= version - batch.policy_versions.min() <= max_staleness
         assert (batch.policy_versions <= version).all()
         keys = batch.data["reward"].astype(int).tolist()
         assert [rows.tolist() for rows in batch.data["tokens"]] == [[key] * 3 for key in keys]
         for row, (key, policy_version) in enumerate(zip(keys, batch.policy_versions.tolist(), strict=True)):
-            assert batch.groups[row] == (6 * version + row) // 3
-            trained[6 * version + row] = (key, policy_version)
+            place = 3 * int(batch.groups[row]) + row % 3
+            assert batch.groups[row] == batch.groups[row // 3 * 3]
+            assert place // 6 - (max_staleness - max_delay) <= version <= place // 6 + max_delay
+            assert place not in trained
+            trained[place] = (key, policy_version)
     used = [key for key, _ in trained.values()]
     assert len(set(used)) == len(used) == 6 * UPDATES, "a sample was trained on twice"
+    if max_delay == 0:
+        assert list(trained) == list(range(6 * UPDATES))
     lost = [place for place, key, version in job.acknowledged if trained.get(place, (key, version)) != (key, version)]
     assert lost == []
     assert len({place for place, _, _ in job.acknowledged}) == len(job.acknowledged)
