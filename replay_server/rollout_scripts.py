@@ -28,8 +28,9 @@ All that is known of some rollouts lies under `rollouts:{NAME}`, in braces so th
 A place is the number of a sample: those of batch b are b · batch_samples up to (b + 1) · batch_samples - 1. The unit of
 a task is a sample or a group: its number is that of its first sample, over the number of its samples.
 
-No call does more work than for _MOST places, or for those that its arguments name, and for the max_staleness + 1
-batches. Where more than _MOST leases have expired, they become free by several calls of LEASE.
+No call does more work than for _MOST places, for those that its arguments name, for the max_staleness + 1 batches, or,
+with a max_delay, for the groups of two batches. Where more than _MOST leases have expired, they become free by several
+calls of LEASE.
 """
 
 from __future__ import annotations
