@@ -429,9 +429,9 @@ class Rollouts(RolloutOperations, Blocking):
         max_staleness: how many versions a sample's policy may be behind the learner's; 0: workers wait while it trains.
         lease_s: seconds after which a lease may be given to another worker, unless it is renewed.
         first_version: of the learner's policy, where the rollouts are new. All programs name the same one.
+        tasks: name → `Task`, work on samples before they are trained on, which may add columns to them.
         max_delay: how many batches later than its number says a group may be trained on, if others were complete first;
             below max_staleness, which it is part of. 0: batches have the groups in the order of their numbers.
-        tasks: name → `Task`, work on samples before they are trained on, which may add columns to them.
 
     Raises:
         ValueError: the client is of a cluster.
