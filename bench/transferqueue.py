@@ -1,8 +1,9 @@
 """`replay-server bench transferqueue`: TransferQueue's puts and gets with its own storage and with this server's.
 
 The sides are TransferQueue's `SimpleStorage` (two units, its default), and this project's storage for it on a server
-without an append-only file (`memory`) and with one (`everysec`, the default of `appendfsync`). Each side is a process with a controller and a Ray of its own; the others
-stand still in the meantime. Within a round every side takes its turn, another one first in each.
+without an append-only file (`memory`) and with one (`everysec`, the default of `appendfsync`). Each side is a process
+with a controller and a Ray of its own; the others stand still in the meantime. Within a round every side takes its
+turn, another one first in each.
 
 - `bulk`: a batch of samples with fields of tensors, put and got through `kv_batch_put` and `kv_batch_get`: GB/s of the
   tensors' bytes.
