@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +15,10 @@ from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.replay_buffers.prioritized_episode_buffer import PrioritizedEpisodeReplayBuffer
 from ray.rllib.utils.serialization import gym_space_from_dict, gym_space_to_dict
+from ray.rllib.utils.spaces.space_utils import batch as batch_of
 
 from replay_server import Column, Prioritized, Table
+from replay_server.tree import SEPARATOR, Leaves, leaves_of, mapped, tree_from, tree_of
 
 from .maker import maker_of
 from .tables import made_table, restore, snapshot_of
@@ -25,15 +28,21 @@ MOST_RUNNING = 1024
 
 
 class _Steps(NamedTuple):
-    """Steps of an episode in their order; `observations` has one more where it has the last step's successor."""
+    """Steps of an episode in their order.
 
-    observations: np.ndarray
+    `observations` has the parts of an observation by path, `obs` alone where it has none, and one row more than there
+    are steps where it has the last step's successor.
+    """
+
+    observations: dict[str, np.ndarray]
     actions: np.ndarray
     rewards: np.ndarray
 
 
 class ReplayServerEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
     """RLlib's `PrioritizedEpisodeReplayBuffer` over a `replay_server.Buffer`, or over a table of a server.
+
+    Observations may be dicts and tuples, nested to any depth: each array in them is a column.
 
     Episodes are taken apart into transitions when they come, and what is sampled is put into episodes of one step.
 
@@ -90,23 +99,28 @@ class ReplayServerEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
 
     def _signature(self, steps: _Steps) -> dict[str, Any]:
         """Of transitions of such steps: rewards of each step, and the observations that may be the next one."""
-        dtype, shape = steps.observations.dtype, steps.observations.shape[1:]
+        observations = steps.observations.items()
+        after = self._most - self._least + 1
         return {
-            "obs": Column(dtype, shape),
+            **tree_of({path: Column(part.dtype, part.shape[1:]) for path, part in observations}),
+            **tree_of({f"next_{path}": Column(part.dtype, (after, *part.shape[1:])) for path, part in observations}),
             "action": Column(steps.actions.dtype, steps.actions.shape[1:]),
             "rewards": Column("float32", (self._most,)),
-            "next_obs": Column(dtype, (self._most - self._least + 1, *shape)),
             "steps": Column("int32"),
             "terminated": Column("bool"),
             "truncated": Column("bool"),
         }
 
     def add(self, episodes: Any, weight: float | None = None) -> None:
-        """Adds the transitions of episodes, or of parts of them; without a weight each gets the largest there is."""
+        """Adds the transitions of episodes, or of parts of them; without a weight each gets the largest there is.
+
+        Raises:
+            SchemaError: observations have parts that are no columns, such as one whose name has a slash, or another
+                form than those of the first episode.
+        """
         for episode in episodes if isinstance(episodes, list) else [episodes]:
             if len(episode) == 0:
                 continue
-            self._num_timesteps_added += len(episode)
             steps = self._steps_since_last(episode)
             if self._spaces is None:
                 self._table = self._make(self._signature(steps))
@@ -114,43 +128,51 @@ class ReplayServerEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
             data = self._transitions(steps, episode.is_terminated, episode.is_truncated)
             if count := len(data["steps"]):
                 self._table.add(data, None if weight is None else np.full(count, weight, np.float64))
+            self._num_timesteps_added += len(episode)
 
     def _steps_since_last(self, episode: SingleAgentEpisode) -> _Steps:
         """An episode's steps, and before them those of its last part that lacked successors."""
         count = len(episode)
         steps = _Steps(
-            np.asarray(episode.get_observations(slice(0, count + 1))),
+            _parts_of(episode.get_observations(slice(0, count + 1))),
             np.asarray(episode.get_actions(slice(0, count))),
             np.asarray(episode.get_rewards(slice(0, count)), np.float32),
         )
         end, before = self._running.pop(episode.id_, (None, steps))
         if end == episode.t_started:
-            steps = _Steps(*(np.concatenate(parts) for parts in zip(before, steps, strict=True)))
+            steps = _Steps(
+                {path: np.concatenate([part, steps.observations[path]]) for path, part in before.observations.items()},
+                np.concatenate([before.actions, steps.actions]),
+                np.concatenate([before.rewards, steps.rewards]),
+            )
         if self._most > 1 and not episode.is_done:
             kept = slice(max(0, len(steps.rewards) - self._most + 1), None)
-            rest = _Steps(steps.observations[:-1][kept].copy(), steps.actions[kept].copy(), steps.rewards[kept].copy())
+            last = {path: part[:-1][kept].copy() for path, part in steps.observations.items()}
+            rest = _Steps(last, steps.actions[kept].copy(), steps.rewards[kept].copy())
             self._running[episode.id_] = episode.t, rest
             if len(self._running) > MOST_RUNNING:
                 self._running.popitem(last=False)
         return steps
 
-    def _transitions(self, steps: _Steps, terminated: bool, truncated: bool) -> dict[str, np.ndarray]:
+    def _transitions(self, steps: _Steps, terminated: bool, truncated: bool) -> Leaves:
         """All transitions of an episode that has ended; of another those that have the most steps."""
         least, most, count = self._least, self._most, len(steps.rewards)
         first = np.arange(max(0, count + 1 - (least if terminated or truncated else most)))
         lengths = np.minimum(most, count - first)
         reach = first[:, None] + np.arange(most)
-        after = first[:, None] + np.arange(least, most + 1)
+        after = np.minimum(first[:, None] + np.arange(least, most + 1), count)
         last = first + lengths == count
-        return {
-            "obs": steps.observations[first],
-            "action": steps.actions[first],
-            "rewards": np.where(reach < count, steps.rewards[np.minimum(reach, count - 1)], np.float32(0)),
-            "next_obs": steps.observations[np.minimum(after, count)],
-            "steps": lengths.astype(np.int32),
-            "terminated": last & terminated,
-            "truncated": last & truncated,
-        }
+        return Leaves(
+            {
+                **{path: part[first] for path, part in steps.observations.items()},
+                **{f"next_{path}": part[after] for path, part in steps.observations.items()},
+                "action": steps.actions[first],
+                "rewards": np.where(reach < count, steps.rewards[np.minimum(reach, count - 1)], np.float32(0)),
+                "steps": lengths.astype(np.int32),
+                "terminated": last & terminated,
+                "truncated": last & truncated,
+            }
+        )
 
     def sample(
         self,
@@ -190,9 +212,11 @@ class ReplayServerEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
         n = drawn["n"]
         rewards = (drawn["rewards"] * (np.arange(self._most) < n[:, None])) @ float(gamma) ** np.arange(self._most)
         ends = n == drawn["steps"]
+        seen, then = _under("obs", drawn), _under("next_obs", drawn)
+        reached = np.arange(len(n)), n - self._least
         rows = zip(
-            drawn["obs"],
-            drawn["next_obs"][np.arange(len(n)), n - self._least],
+            _rows(seen, len(n)),
+            _rows(mapped(then, itemgetter(reached)), len(n)),
             drawn["action"],
             rewards,
             ends & drawn["terminated"],
@@ -227,7 +251,7 @@ class ReplayServerEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
             batch = self._table.sample(count - found, beta, timeout=0 if self._url is None else None)
             n = self.rng.integers(self._least, self._most + 1, len(batch))
             # Not the batch's weights, whose maximum is that of this draw.
-            columns = {**batch.data, "n": n, "weights": batch.probabilities**-beta, "ids": batch.ids}
+            columns = {**batch.columns, "n": n, "weights": batch.probabilities**-beta, "ids": batch.ids}
             fits = n <= columns["steps"]
             parts.append(columns if fits.all() else {name: values[fits] for name, values in columns.items()})
             found += int(fits.sum())
@@ -289,6 +313,26 @@ class ReplayServerEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
         self._num_timesteps_added, self.sampled_timesteps = state["_num_timesteps_added"], state["sampled_timesteps"]
         self._running.clear()
         self._sampled = np.empty(0, np.uint64)
+
+
+def _parts_of(observations: Any) -> dict[str, np.ndarray]:
+    """Observations of several steps, as RLlib has them, as one array for each of their parts, by path.
+
+    Args:
+        observations: a list of them, or an array, or a dict or tuple of arrays, which have the steps as their rows.
+    """
+    whole = batch_of(observations) if isinstance(observations, list) else observations
+    return {path: np.asarray(part) for path, part in leaves_of(tree_from({"obs": whole})).items()}
+
+
+def _under(name: str, columns: dict[str, Any]) -> Any:
+    """The column of this name, or the tree of those under it."""
+    return tree_of({p: part for p, part in columns.items() if p.partition(SEPARATOR)[0] == name})[name]
+
+
+def _rows(tree: Any, count: int) -> Any:
+    """The rows of an array, or those of a tree's arrays in the form of the tree."""
+    return tree if isinstance(tree, np.ndarray) else [mapped(tree, itemgetter((row, ...))) for row in range(count)]
 
 
 def least_and_most(n_step: Any) -> tuple[int, int]:

@@ -6,11 +6,13 @@ python tests/examples/rllib_n_steps.py [URL]
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import msgpack
 import numpy as np
+import tree
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.replay_buffers.prioritized_episode_buffer import PrioritizedEpisodeReplayBuffer
@@ -22,15 +24,23 @@ CAPACITY, STEPS, GAMMA = 1_000, 120, 0.5  # with rewards of eighths, returns are
 URL: dict[str, Any] = {"url": sys.argv[1]} if sys.argv[1:] else {}
 
 
-def parts_of_episodes(steps: int, ends: bool) -> list[list[SingleAgentEpisode]]:
+def unchanged(env: gym.Env) -> gym.Env:
+    """CartPole as it is."""
+    return env
+
+
+def parts_of_episodes(
+    steps: int, ends: bool, changed: Callable[[gym.Env], gym.Env] = unchanged
+) -> list[list[SingleAgentEpisode]]:
     """Two environments' episodes as RLlib's runners cut them: parts of up to 4 steps, some of them as arrays.
 
     Args:
         ends: whether the last ones end, by a time limit.
+        changed: what they play, given CartPole.
     """
     parts: list[list[SingleAgentEpisode]] = [[] for _ in range(0, steps, 4)]
     for e, limit in enumerate((9, 30)):
-        env, episode = gym.make("CartPole-v1", max_episode_steps=limit), None
+        env, episode = changed(gym.make("CartPole-v1", max_episode_steps=limit)), None
         for t in range(steps):
             if episode is None:
                 episode = SingleAgentEpisode(observation_space=env.observation_space, action_space=env.action_space)
@@ -46,11 +56,16 @@ def parts_of_episodes(steps: int, ends: bool) -> list[list[SingleAgentEpisode]]:
     return parts
 
 
+def numbers(*observations: Any) -> tuple[float, ...]:
+    """Those of observations, in any form; rounded to what float32 tells apart."""
+    return tuple(np.concatenate([np.ravel(part) for part in tree.flatten(observations)]).round(5).tolist())
+
+
 def rows(episodes: list[SingleAgentEpisode]) -> set[tuple]:
-    """The transitions of a batch; of the observations rounded to what float32 tells apart."""
+    """The transitions of a batch."""
     return {
         (
-            *np.round(np.concatenate([episode.get_observations(0), episode.get_observations(1)]), 5).tolist(),
+            *numbers(episode.get_observations(0), episode.get_observations(1)),
             int(episode.get_actions(0)),
             float(episode.get_rewards(0)),
             bool(episode.is_terminated),
@@ -61,13 +76,13 @@ def rows(episodes: list[SingleAgentEpisode]) -> set[tuple]:
     }
 
 
-def compare(n_step: int | tuple[int, int], ends: bool) -> int:
+def compare(n_step: int | tuple[int, int], ends: bool, changed: Callable[[gym.Env], gym.Env] = unchanged) -> int:
     """Fills the original and a replaced buffer, and saves and loads that one; how many transitions there were."""
     kinds = 2 * STEPS * (n_step[1] - n_step[0] if isinstance(n_step, tuple) else 1)
     draws = 25 * kinds  # one is missed with a chance of kinds · e^−25
-    options = {**URL, "n_step": n_step, "table": f"{n_step}-{ends}".replace(" ", "")}
+    options = {**URL, "n_step": n_step, "table": f"{changed.__name__}-{n_step}-{ends}".replace(" ", "")}
     buffer, original = ReplayServerEpisodeReplayBuffer(CAPACITY, **options), PrioritizedEpisodeReplayBuffer(CAPACITY)
-    parts = parts_of_episodes(STEPS, ends)
+    parts = parts_of_episodes(STEPS, ends, changed)
     for part in parts:
         buffer.add(part)
         original.add(part)
@@ -86,10 +101,11 @@ def compare(n_step: int | tuple[int, int], ends: bool) -> int:
     assert len(again) == len(buffer) > 0
     assert again.get_sampled_timesteps() == draws + 1
     drawn = again.sample(100, n_step=n_step)
-    assert {tuple(episode.get_observations(0)) for episode in drawn} == {tuple(favourite.get_observations(0))}
+    assert {numbers(episode.get_observations(0)) for episode in drawn} == {numbers(favourite.get_observations(0))}
     assert drawn[0].observation_space == favourite.observation_space
+    assert drawn[0].observation_space.contains(drawn[0].get_observations(1))
     before = len(again)
-    for part in parts_of_episodes(STEPS, ends):
+    for part in parts_of_episodes(STEPS, ends, changed):
         again.add(part)
     assert len(again) == (2 * before)
     return len(expected)

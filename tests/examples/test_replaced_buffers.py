@@ -82,11 +82,12 @@ def test_library_reaches_its_own_score(name: str, tmp_path: Path) -> None:
         ("stable_baselines3", "stable_baselines3_dicts.py", "the same 200 transitions"),
         ("stable_baselines3", "stable_baselines3_hindsight.py", "the same transitions with the same goals"),
         ("rllib", "rllib_n_steps.py", "the same"),
+        ("rllib", "rllib_dicts.py", "the same"),
     ],
 )
 def test_library_sees_what_its_own_buffers_show(where: str, name: str, script: str, told: str, tmp_path: Path) -> None:
     """Stable-Baselines3: `DQN(n_steps=3)` went on with single steps; dict observations were refused, and so was
-    `save_replay_buffer`. RLlib: `n_step=3` was refused, and a buffer's state was empty."""
+    `save_replay_buffer`. RLlib: `n_step=3` and dict observations were refused, and a buffer's state was empty."""
     python = python_of(name)
     if not python.exists():
         pytest.skip(f"the environment of {name} was not made: see example_environments.py")
