@@ -14,7 +14,6 @@ successor at that position.
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
@@ -30,6 +29,7 @@ from torchrl.data.replay_buffers.storages import Storage
 from replay_server import Batch, Buffer, Client, Prioritized, Table, TableNotFound
 from replay_server.client import TableHandle
 
+from .tables import restore, snapshot_of
 from .tensordicts import columns_of, rows_of, signature_of, tensordict_of
 
 MOST_BYTES = 64 << 20
@@ -230,49 +230,61 @@ class TableStorage(StoreStorage):
         on a server, its name: items stay there, and `replay_server.Client.checkpoint` saves them."""
         state = self._described()
         if isinstance(self._table, Buffer):
-            with tempfile.TemporaryDirectory() as folder:
-                saved = Path(self._table.checkpoint(str(Path(folder) / SNAPSHOT)))
-                state["snapshot"] = torch.frombuffer(bytearray(saved.read_bytes()), dtype=torch.uint8)
+            state["snapshot"] = torch.frombuffer(bytearray(snapshot_of(self._table)), dtype=torch.uint8)
             state["spec"] = torch.frombuffer(bytearray(self._table.table.pack()), dtype=torch.uint8)
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores items, ids and priorities of a table in this process.
+        """Restores items, ids and priorities of a table in this process. An error changes nothing.
 
         Raises:
-            ValueError: the state is of another table, or of one that lies elsewhere.
+            ValueError: the state is not of this class, is of another table, of one that lies elsewhere, or of one with
+                another capacity.
+            SchemaError: the table that there is has other columns, or another capacity.
+            ServerError: the snapshot is damaged.
         """
-        self._begin_loading(state_dict)
+        self._check_state(state_dict)
         if "snapshot" in state_dict:
-            with tempfile.TemporaryDirectory() as folder:
-                file = Path(folder) / SNAPSHOT
-                file.write_bytes(state_dict["snapshot"].numpy().tobytes())
-                self._restore(state_dict["spec"].numpy().tobytes(), file)
+            spec, snapshot = (state_dict[name].numpy().tobytes() for name in ("spec", "snapshot"))
+            self._restore(spec, lambda table: restore(table, snapshot))
+        self._take_form(state_dict)
 
     def _described(self) -> dict[str, Any]:
         on_server = self._client is not None or isinstance(self._table, TableHandle)
         return {"table": self._name, "on_server": on_server, "batch_dimensions": list(self._form[0])}
 
-    def _begin_loading(self, state: dict[str, Any]) -> None:
+    def _check_state(self, state: dict[str, Any]) -> None:
         own = self._described()
+        if not own.keys() <= state.keys():
+            raise ValueError(f"expected the state of a TableStorage, with {', '.join(own)}, got one with {[*state]}")
         if any(state[name] != own[name] for name in ("table", "on_server")):
             told = [
                 f"{each['table']!r} {'on a server' if each['on_server'] else 'in a process'}" for each in (own, state)
             ]
             raise ValueError(f"expected the state of table {told[0]}, got that of {told[1]}")
-        self._form = tuple(state["batch_dimensions"]), self._form[1]
-        if "snapshot" not in state and not own["on_server"]:
-            self._empty()
 
-    def _restore(self, spec: bytes, file: Path) -> None:
-        if self._table is None:
-            self._table = Buffer(Table.unpack(spec))
-            self._look_up()
-        cast(Buffer, self._table).restore(str(file))
+    def _restore(self, spec: bytes, into: Callable[[Buffer], Any]) -> None:
+        """Restores the table, which is made of its spec where there is none."""
+        table = self._table
+        if table is None:
+            table = Buffer(Table.unpack(spec))
+            if self.max_size != table.table.capacity:
+                raise ValueError(
+                    f"expected the state of a table with the capacity {self.max_size}, got one with "
+                    f"{table.table.capacity}"
+                )
+        into(cast(Buffer, table))
+        self._table = table
         self._bump_mutation_revision()
 
+    def _take_form(self, state: dict[str, Any]) -> None:
+        self._form = tuple(state["batch_dimensions"]), self._form[1]
+        if "snapshot" not in state and not state["on_server"]:
+            self._empty()
+
     def dumps(self, path: Any) -> None:
-        """Writes what `state_dict` has to a folder: storage.json, and of a table in this process its snapshot."""
+        """Writes what `state_dict` has to a folder: storage.json, and of a table in this process its snapshot, whose
+        name is in that file, and spec.msgpack."""
         folder = Path(path)
         folder.mkdir(exist_ok=True)
         state = self._described()
@@ -286,9 +298,11 @@ class TableStorage(StoreStorage):
         """Restores what `dumps` wrote; see `load_state_dict`."""
         folder = Path(path)
         state = json.loads((folder / "storage.json").read_text())
-        self._begin_loading(state)
+        self._check_state(state)
         if "snapshot" in state:
-            self._restore((folder / "spec.msgpack").read_bytes(), folder / SNAPSHOT)
+            spec, file = (folder / "spec.msgpack").read_bytes(), folder / state["snapshot"]
+            self._restore(spec, lambda table: table.restore(str(file)))
+        self._take_form(state)
 
     def __getstate__(self) -> dict[str, Any]:
         state = Storage.__getstate__(self)

@@ -7,6 +7,7 @@ pytest-timeout and hypothesis installed there, `build/examples/torchrl/bin/pytho
 from __future__ import annotations
 
 import itertools
+import json
 import multiprocessing
 import pickle
 import subprocess
@@ -257,6 +258,45 @@ def test_the_state_of_a_table_is_not_loaded_where_the_table_is_not(server, tmp_p
             other.load_state_dict(one.state_dict())
     here.load_state_dict(TensorDictReplayBuffer(**table_parts(100, table="moved"), batch_size=50).state_dict())
     assert len(here) == 0, "that of a buffer that held nothing"
+
+
+def test_a_folder_names_a_snapshot_that_any_buffer_restores(tmp_path):
+    buffer = TensorDictReplayBuffer(**table_parts(100, alpha=1.0), batch_size=50)
+    index = buffer.extend(rows(20))
+    buffer.dumps(tmp_path / "buffer")
+    folder = tmp_path / "buffer" / "storage"
+    named = json.loads((folder / "storage.json").read_text())["snapshot"]
+    plain = rs.Buffer(rs.Table.unpack((folder / "spec.msgpack").read_bytes()))
+    plain.restore(folder / named)
+    assert plain.get(index.numpy().view(np.uint64)).data["k"].tolist() == list(range(20))
+
+
+@pytest.mark.parametrize("way", ["dumps", "state_dict"])
+@pytest.mark.parametrize("holds", [0, 5])
+def test_a_state_that_cannot_be_loaded_changes_nothing(way, holds, tmp_path):
+    buffer = TensorDictReplayBuffer(**table_parts(100), batch_size=50)
+    buffer.extend(rows(20))
+    buffer.dumps(tmp_path / "buffer")
+    folder, state = tmp_path / "buffer" / "storage", buffer.storage.state_dict()
+    for wrong, error, told in [
+        ("damaged", rs.ServerError, "snapshot"),
+        ("smaller", (ValueError, rs.SchemaError), "capacity"),
+    ]:
+        storage = TableStorage(50 if wrong == "smaller" else 100)
+        if holds:
+            storage.append(rows(holds))
+        snapshot = state["snapshot"].clone()
+        if wrong == "damaged":
+            snapshot[len(snapshot) // 2] ^= 255
+        (folder / "table.snapshot").write_bytes(snapshot.numpy().tobytes())
+        with pytest.raises(error, match=told):
+            storage.loads(folder) if way == "dumps" else storage.load_state_dict({**state, "snapshot": snapshot})
+        assert (len(storage), storage.initialized) == (holds, holds > 0)
+        storage.append(rows(3, holds))
+        assert len(storage) == holds + 3
+    with pytest.raises(ValueError, match="expected the state of a TableStorage"):
+        buffer.storage.load_state_dict(data.LazyTensorStorage(100).state_dict())
+    assert len(buffer) == 20
 
 
 def local(made: dict[str, Any]) -> bool:
