@@ -55,7 +55,15 @@ class Driver:
 
     def again(self, name: str) -> Any:
         """Another holder of a table, over a client of its own."""
-        return self._keep(rs.Client(self.url))[name]
+        return self.client()[name]
+
+    def client(self) -> Any:
+        """A client of its own."""
+        return self._keep(rs.Client(self.url))
+
+    def rollouts(self, name: str, **settings: Any) -> Any:
+        """Rollouts over a client of their own."""
+        return rs.Rollouts(self.client(), name, **settings)
 
     def lone(self, name: str) -> Any:
         """A holder that nobody else refers to."""
@@ -129,8 +137,11 @@ class Asyncio(Driver):
         super().__init__(url, make_table)
         self._loop = asyncio.new_event_loop()
 
-    def again(self, name: str) -> Any:
-        return self._keep(aio.Client(self.url))[name]
+    def client(self) -> Any:
+        return self._keep(aio.Client(self.url))
+
+    def rollouts(self, name: str, **settings: Any) -> Any:
+        return aio.AsyncRollouts(self.client(), name, **settings)
 
     def lone(self, name: str) -> Any:
         return aio.Client(self.url)[name]
