@@ -1,6 +1,6 @@
 """Recurrent Q-learning from replayed sequences, as R2D2 has it, on a CartPole that hides its velocities.
 
-    python examples/r2d2_sequences.py --seed 1
+    python examples/r2d2_sequences.py --seed 1 [--summary summary.json]
 
 Kapturowski et al. 2019 (Recurrent Experience Replay in Distributed Reinforcement Learning): sequences that overlap, the
 recurrent state stored with each, a burn-in, n-step double Q-learning with rescaled values, and sequence priorities
@@ -11,8 +11,11 @@ as the episode has, through ragged windows, so overlapping sequences cost little
 from __future__ import annotations
 
 import copy
+import json
+import time
 from collections import deque
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -61,6 +64,8 @@ class Settings:
     eta: float = 0.9
     exploration_steps: int = 10_000
     """Over which ε falls from 1 to 0.05."""
+    summary: str = ""
+    """A file for the result, as JSON: all evaluations, and 100 fresh episodes of the network with the best one."""
 
 
 class RecurrentQ(nn.Module):
@@ -167,16 +172,17 @@ def sequence_errors(
     return rescale(returns) - q.gather(2, action[..., None])[..., 0], counts
 
 
-def evaluate(network: RecurrentQ, env_id: str, episodes: int = 10, seed: int = 10_000) -> float:
-    """Mean return of the greedy policy."""
-    player, total = Player(env_id, network, seed), 0.0
+def evaluate(network: RecurrentQ, env_id: str, episodes: int = 10, seed: int = 10_000) -> np.ndarray:
+    """Returns of the greedy policy, float64 (episodes,)."""
+    player, scores = Player(env_id, network, seed), np.zeros(episodes)
     for episode in range(episodes):
         player.begin(seed + episode)
         ended = False
         while not ended:
             _, reward, terminated, truncated = player.step(0.0)
-            total, ended = total + reward, terminated or truncated
-    return total / episodes
+            scores[episode] += reward
+            ended = terminated or truncated
+    return scores
 
 
 def train(settings: Settings) -> float:
@@ -189,7 +195,9 @@ def train(settings: Settings) -> float:
     writer = buffer.writer(flush_steps=settings.stride)
     player = Player(settings.env, online, settings.seed)
     states: deque[np.ndarray] = deque(maxlen=settings.length)
-    in_episode, updates, best = 0, 0, -np.inf
+    in_episode, updates, best, kept = 0, 0, -np.inf, target
+    evaluations: list[dict[str, Any]] = []
+    begin = time.monotonic()
 
     for step in range(1, settings.steps + 1):
         obs = player.obs
@@ -226,16 +234,41 @@ def train(settings: Settings) -> float:
             updates += 1
 
         if step % settings.evaluate_every == 0 or step == settings.steps:
-            score = evaluate(target, settings.env)  # an average of networks, which wavers less
-            best = max(best, score)
+            scores = evaluate(target, settings.env)  # an average of networks, which wavers less
+            score = float(scores.mean())
+            if score > best:
+                best, kept = score, copy.deepcopy(target)
             info = buffer.info()
             print(
                 f"step {step} updates {updates} sequences {info['size']} over {info['steps']} steps score {score:.1f}",
                 flush=True,
             )
+            told = {"score_mean": score, "score_std": float(scores.std()), "episodes": len(scores)}
+            minutes = (time.monotonic() - begin) / 60
+            evaluations.append({"minutes": minutes, "transitions": step, "updates": updates, **told})
             if score >= settings.target:
                 break
+    if settings.summary:
+        Path(settings.summary).write_text(json.dumps(summary(settings, kept, evaluations), indent=2) + "\n")
     return best
+
+
+def summary(settings: Settings, network: RecurrentQ, evaluations: list[dict[str, Any]]) -> dict[str, Any]:
+    """The result of a run by the names of an Ape-X run's summary.json. The network plays 100 fresh episodes."""
+    fresh, last = evaluate(network, settings.env, 100, seed=20_000), evaluations[-1]
+    return {
+        "env": settings.env,
+        "seed": settings.seed,
+        "ended_by": "target_score" if last["score_mean"] >= settings.target else "steps",
+        "minutes": last["minutes"],
+        "transitions": last["transitions"],
+        "updates": last["updates"],
+        "eval_episodes": len(fresh),
+        "eval_mean": float(fresh.mean()),
+        "eval_std": float(fresh.std()),
+        "eval_scores": fresh.tolist(),
+        "evaluations": evaluations,
+    }
 
 
 if __name__ == "__main__":

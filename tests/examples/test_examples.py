@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -27,7 +28,7 @@ SCORES = {
     "two_machines.py": 475.0,
     "custom_sampler.py": 475.0,
     "offline_dataset.py": 475.0,
-    "r2d2_sequences.py": 300.0,
+    "r2d2_sequences.py": 200.0,
     "sac_hopper.py": 450.0,
     "grpo.py": 0.9,
 }
@@ -71,6 +72,18 @@ def test_grpo_keeps_its_bound_of_staleness_through_a_kill_of_the_server(tmp_path
     output = run("grpo.py", ["--updates", "12", "--groups-per-batch", "4"], tmp_path, timeout_s=800)
     assert re.search(r"^the server was killed at version \d+ and is back$", output, re.MULTILINE)
     assert re.search(r"^update 12 reward [\d.]+ largest staleness [01]$", output, re.MULTILINE)
+
+
+def test_the_sequences_write_their_result_by_the_names_of_an_ape_x_run(tmp_path: Path) -> None:
+    options = [*SHORT["r2d2_sequences.py"], "--summary", "summary.json"]
+    score = reached(run("r2d2_sequences.py", options, tmp_path, timeout_s=800))
+    told = json.loads((tmp_path / "summary.json").read_text())
+    apex = EXAMPLES.parent / "docs" / "benchmarks" / "apex" / "cartpole-seed1" / "summary.json"
+    assert told.keys() <= json.loads(apex.read_text()).keys()
+    assert (told["transitions"], told["ended_by"]) == (400, "steps")
+    assert [round(each["score_mean"], 1) for each in told["evaluations"]] == [score]
+    assert len(told["eval_scores"]) == told["eval_episodes"] == 100
+    assert told["eval_mean"] == pytest.approx(sum(told["eval_scores"]) / 100)
 
 
 def test_two_machines_end_together_when_one_fails() -> None:
