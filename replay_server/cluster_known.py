@@ -27,6 +27,8 @@ AWAY_S = 1.0
 """How long a shard that was left out is not asked again."""
 LOOK_EVERY_S, LOOK_PATIENCE_S = 1.0, 1.0
 """How often a client asks whether shards have come or gone, and how long it waits for the answer."""
+FIRST_PATIENCE_S = 0.25
+"""How long it waits where another shard can be asked instead."""
 
 
 class Shard(Operations):
@@ -212,20 +214,25 @@ class KnownShards(Operations):
 
     def _notice(self) -> Operation[None]:
         """Asks a shard, another one each time, whether shards have come or gone. Nothing is connected for that, and
-        without an answer all stays as it is; so where the servers have no topology."""
+        without an answer all stays as it is; so where the servers have no topology. A shard that does not answer costs
+        one wait: its idle connections are closed, so it is not asked again before a call has reached it."""
         if not self._version:
             return
         self._look_at = time.monotonic() + LOOK_EVERY_S
-        first = next(self._looks)
-        for place in range(len(self._shards)):
-            shard = self._shards[(first + place) % len(self._shards)]
+        first = next(self._looks) % len(self._shards)
+        in_turn = self._shards[first:] + self._shards[:first]
+        for place, shard in enumerate(in_turn, 1):
             if (connection := shard._pool.idle()) is None:
                 continue
+            can_ask_another = any(other._pool.has_idle for other in in_turn[place:])
+            patience = FIRST_PATIENCE_S if can_ask_another else LOOK_PATIENCE_S
             try:
                 question = connection.exchange(commands.any_command("CLUSTER", "TOPOLOGY"))
-                (told,) = yield from together([question], time.monotonic() + LOOK_PATIENCE_S)
+                (told,) = yield from together([question], time.monotonic() + patience)
             finally:
                 shard._pool.release(connection)
+            if isinstance(told, ConnectionLost):
+                shard._pool.close_idle()
             if isinstance(told, Exception):
                 continue
             if _topology_in(told)["version"] > self._version:

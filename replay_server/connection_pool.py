@@ -262,7 +262,7 @@ class ConnectionPool(Generic[C]):
         connection.close()
         if connection.host is not self.primary:
             return  # another host has been found since
-        self._close_idle()
+        self.close_idle()
         if hosts := self.address.several:
             self.primary = hosts[(hosts.index(self.primary) + 1) % len(hosts)]
             self._look_at = 0.0
@@ -274,7 +274,7 @@ class ConnectionPool(Generic[C]):
             return
         (self._plain if connection.arena is None else self._sharing).append(connection)
         if self.closed:
-            self._close_idle()
+            self.close_idle()
 
     def close(self) -> None:
         """Ends every connection, and waits on them at once. From any thread, also from a finalizer; repeatable."""
@@ -285,7 +285,7 @@ class ConnectionPool(Generic[C]):
         for reference in self._opened.valuerefs():
             if (connection := reference()) is not None:
                 connection.abort()
-        self._close_idle()
+        self.close_idle()
 
     def _leave_parent(self) -> None:
         """In a forked child: its parent's connections are not its own (`Exchanges.usable`), nor is a lock that a
@@ -329,7 +329,13 @@ class ConnectionPool(Generic[C]):
                 continue
         return None
 
-    def _close_idle(self) -> None:
+    @property
+    def has_idle(self) -> bool:
+        """Whether there is a connection that is not used; it may have broken."""
+        return bool(self._plain or self._sharing)
+
+    def close_idle(self) -> None:
+        """Closes the connections that are not used."""
         while (connection := self._idle_one(False)) is not None:
             connection.close()
 

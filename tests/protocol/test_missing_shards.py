@@ -17,6 +17,8 @@ import pytest
 from shards import start, url_of
 
 import replay_server as rs
+from replay_server import cluster_known
+from replay_server.cluster_address import slot_of
 from replay_server.topology import ShardPlace, Topology
 
 
@@ -88,6 +90,29 @@ def test_a_lost_shard_is_waited_for_and_its_return_noticed(losing):
         assert got[0].missing == ()
 
 
+def shard(
+    stack: contextlib.ExitStack, number: int, directory: Path, **options: Any
+) -> tuple[rs.Server, rs.Client, ShardPlace]:
+    """A server that has yet to be told a topology, a client of it, and its place."""
+    table, config = rs.Table("t", 400, {"k": rs.Column("int64")}), {"cluster-enabled": True, "shard": number}
+    server = stack.enter_context(rs.Server([table], directory=directory, config=config, **options))
+    place = ShardPlace(number, f"{number}" * 40, "127.0.0.1", int(server.url.rpartition(":")[2]))
+    return server, stack.enter_context(rs.Client(server.url)), place
+
+
+def told_to(first: ShardPlace, second: ShardPlace, *clients: rs.Client) -> Topology:
+    """The topology of two shards, which both know from now on."""
+    topology = Topology(1, (replace(first, slots=((0, 8191),)), replace(second, slots=((8192, 16383),))))
+    for number, client in enumerate(clients):
+        client.command(*topology.arguments(number))
+    return topology
+
+
+def times_asked(client: rs.Client) -> int:
+    """How often anybody has asked this shard for the topology."""
+    return int(client.redis.info("commandstats")["cmdstat_cluster|topology"]["calls"])
+
+
 @pytest.mark.parametrize(
     ("call", "expected"),
     [
@@ -103,39 +128,56 @@ def test_a_call_that_waits_for_a_shard_goes_on_where_the_others_say_that_it_is_n
     call: Callable[[rs.Client, np.ndarray], Any], expected: Any, tmp_path: Path, eventually: Callable[..., None]
 ) -> None:
     """Long before `reconnect_timeout`: that is longer here than any test."""
-    table = rs.Table("t", 400, {"k": rs.Column("int64")})
-
-    def shard(number: int, **options: Any) -> tuple[rs.Server, rs.Client, ShardPlace]:
-        config = {"cluster-enabled": True, "shard": number}
-        server = stack.enter_context(rs.Server([table], directory=tmp_path, config=config, **options))
-        place = ShardPlace(number, f"{number}" * 40, "127.0.0.1", int(server.url.rpartition(":")[2]))
-        return server, stack.enter_context(rs.Client(server.url)), place
-
-    def times_asked() -> int:
-        return int(stays.redis.info("commandstats")["cmdstat_cluster|topology"]["calls"])
-
     with contextlib.ExitStack() as stack:
-        _, stays, first = shard(0)
-        dies, own, second = shard(1)
-        topology = Topology(1, (replace(first, slots=((0, 8191),)), replace(second, slots=((8192, 16383),))))
-        for number, each in enumerate((stays, own)):
-            each.command(*topology.arguments(number))
+        (_, stays, first), (dies, own, second) = (shard(stack, number, tmp_path) for number in range(2))
+        topology = told_to(first, second, stays, own)
         client = stack.enter_context(rs.Client(f"redis+cluster://127.0.0.1:{first.port}", reconnect_timeout=3600))
         ids = client.add("t", {"k": np.arange(200)})
         client.publish_weights("{x}", {"w": np.array([7])})  # its slot is 16287
         snapshot = own.checkpoint()
         dies.stop()
-        before, got = times_asked(), []
+        before, got = times_asked(stays), []
         waiter = threading.Thread(target=lambda: got.append(call(client, ids)), daemon=True)
         waiter.start()
-        eventually(lambda: times_asked() > before, "the other shard is asked, and has not heard of a new place")
-        _, again, third = shard(1, restore=snapshot)
+        eventually(lambda: times_asked(stays) > before, "the other shard is asked, and has not heard of a new place")
+        _, again, third = shard(stack, 1, tmp_path, restore=snapshot)
         moved = topology.with_shards([replace(third, slots=((8192, 16383),))])
         for number, each in enumerate((stays, again)):
             each.command(*moved.arguments(number))
         waiter.join(60)
         assert not waiter.is_alive(), "it still waits at the old place"
         assert list(got[0]) == list(expected)
+
+
+def test_a_hung_shard_costs_a_client_one_wait_however_many_connections_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., None]
+) -> None:
+    """A question that is not answered is a wait. The shard counts the questions when it goes on."""
+    monkeypatch.setattr(cluster_known, "LOOK_EVERY_S", 0.0)
+    with contextlib.ExitStack() as stack:
+        (_, stays, first), (hangs, own, second) = (shard(stack, number, tmp_path) for number in range(2))
+        told_to(first, second, stays, own)
+        client = stack.enter_context(rs.Client(f"redis+cluster://127.0.0.1:{first.port}"))
+        there = "{x}"  # its slot is 16287
+        here = next(key for key in map("{}".format, range(100)) if slot_of(key) < 8192)
+        client.publish_weights(here, {"w": np.array([7])})
+        takers = [threading.Thread(target=client.take_gradients, args=(there, 1)) for _ in range(4)]
+        for taker in takers:
+            taker.start()
+        eventually(lambda: own.redis.info("clients")["blocked_clients"] == 4, "each waits on a connection of its own")
+        client.push_gradient(there, 1, "g", np.ones(1, np.float32))
+        for taker in takers:
+            taker.join()
+        before = times_asked(own)
+        os.kill(hangs.pid, signal.SIGSTOP)
+        try:
+            for _ in range(8):
+                client.fetch_weights(here)
+        finally:
+            os.kill(hangs.pid, signal.SIGCONT)
+        own.redis.ping()
+        assert times_asked(own) - before <= 1
+        assert client.gradient_info(there)["waiting"] == 1
 
 
 def test_choices_that_are_none_are_refused():
