@@ -18,6 +18,8 @@ from .table import Table
 from .tree import shaped
 
 _NO_COLUMN = np.empty(0)
+SHARED = b"*3"
+"""What the place of a column in shared memory begins with."""
 
 
 @dataclass
@@ -87,9 +89,8 @@ def batch_reading(what: str, timeout: float | None, out: Batch) -> Reading[Any]:
         name = bytes((yield from bulk_after((yield None))) or b"").decode("utf-8", "replace")
         column = columns.get(name, _NO_COLUMN)
         header = yield None
-        if header == b"*3":
-            lease = yield from read_value()
-            at, size_bytes = (yield from read_value()), (yield from read_value())
+        if header == SHARED:
+            lease, at, size_bytes = yield from place_of()
             places[name] = at, size_bytes
             fits = (isinstance(column, Ragged) or size_bytes == column.nbytes) and name in columns and fits
         else:
@@ -97,6 +98,32 @@ def batch_reading(what: str, timeout: float | None, out: Batch) -> Reading[Any]:
     if places:
         return SharedBatch(what, out, places, lease, fits)
     return out if fits else misfit(what)
+
+
+def place_of() -> Reading[tuple[int, int, int]]:
+    """Reads where in shared memory a column lies: the lease, the offset, and how many bytes."""
+    return (yield from read_value()), (yield from read_value()), (yield from read_value())
+
+
+def copied_from(memory: np.ndarray, column: Any, count: int) -> bool:
+    """Copies a column of `count` items out of shared memory, uint8 (n,); False: it is not what was expected."""
+    if not isinstance(column, Ragged):
+        if column.nbytes != len(memory):
+            return False
+        column[...] = memory.view(column.dtype).reshape(column.shape)
+        return True
+    assert column.room is not None
+    column.room.grow(len(memory))
+    column.room.memory[: len(memory)] = memory
+    return _settled(column, count, len(memory))
+
+
+def _settled(column: Ragged, count: int, size_bytes: int) -> bool:
+    try:
+        column.settle(count, size_bytes)
+    except SchemaError:
+        return False
+    return True
 
 
 def column_into(header: bytes, column: Any, count: int) -> Reading[bool]:
@@ -108,11 +135,7 @@ def column_into(header: bytes, column: Any, count: int) -> Reading[bool]:
     column.room.grow(size_bytes)
     if not (yield from bulk_into(header, column.room.memory[: max(0, size_bytes)])):
         return False
-    try:
-        column.settle(count, size_bytes)
-    except SchemaError:
-        return False
-    return True
+    return _settled(column, count, size_bytes)
 
 
 def coded_reading(what: str, timeout: float | None, table: Table, out: Batch) -> Reading[Any]:

@@ -437,7 +437,7 @@ class ClusterOperations(KnownShards):
         )
         if cluster_queue.has_order(served.table):
             return (yield from cluster_queue.take(self, name, batch_size, out, options))
-        return (yield from cluster_sample.sample(self, name, batch_size, out, options))
+        return (yield from cluster_sample.sample(self, name, batch_size, out, shared, options))
 
     def _sampled_of_one(
         self, name: str, batch_size: int, out: Batch | None, shared: bool, options: SampleOptions

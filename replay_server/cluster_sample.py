@@ -75,16 +75,17 @@ class _Piece:
 
 
 def sample(
-    cluster: ClusterOperations, name: str, count: int, out: Batch | None, options: SampleOptions
+    cluster: ClusterOperations, name: str, count: int, out: Batch | None, shared: bool, options: SampleOptions
 ) -> Operation[Batch]:
-    """Draws a batch over all shards, waiting as the options say."""
+    """Draws a batch over all shards, waiting as the options say; `shared`: by way of the shared memory of those that
+    are on this host."""
     if not 0 <= options.importance_sampling_exponent <= 100:
         raise ServerError("ERR expected BETA from 0 to 100", "ERR")  # what a server says
     wait = Wait(f"sample of {count} from {name!r}", options.timeout)
     if options.policy_version is not None:
         check_version(options.policy_version)
     lost_until, looked_up = 0.0, False
-    draw = _Draw(cluster, name, count, out, options)
+    draw = _Draw(cluster, name, count, out, shared, options)
     try:
         while True:
             reason = ""
@@ -97,7 +98,7 @@ def sample(
             except SchemaError:
                 if looked_up or not (yield from _was_made_anew(cluster, name)):
                     raise
-                looked_up, draw = True, _Draw(cluster, name, count, out, options)
+                looked_up, draw = True, _Draw(cluster, name, count, out, shared, options)
             except ConnectionLost:
                 lost_until = lost_until or time.monotonic() + cluster._options.reconnect_timeout
                 others = yield from cluster._are_others(draw.known)
@@ -105,12 +106,12 @@ def sample(
                 if cluster._is_closed or (given_up and not others):
                     raise
                 draw.drop()
-                draw = _Draw(cluster, name, count, out, options)
+                draw = _Draw(cluster, name, count, out, shared, options)
             if reason:
                 yield from wait.pause(cluster, reason)
                 if (yield from cluster._found()) is not draw.known:  # shards have come or gone
                     draw.drop()
-                    draw = _Draw(cluster, name, count, out, options)
+                    draw = _Draw(cluster, name, count, out, shared, options)
     except BaseException:
         draw.drop()
         raise
@@ -127,9 +128,16 @@ class _Draw:
     """One sample as it is put together. `go_on` may be called again after `_Waits`: what was drawn is kept."""
 
     def __init__(
-        self, cluster: ClusterOperations, name: str, count: int, out: Batch | None, options: SampleOptions
+        self,
+        cluster: ClusterOperations,
+        name: str,
+        count: int,
+        out: Batch | None,
+        shared: bool,
+        options: SampleOptions,
     ) -> None:
         self.cluster, self.name, self.count, self.out, self.options = cluster, name, count, out, options
+        self.shared = shared
         self.shards: list[Shard] = []
         self.known: list[Shard] | None = None
         """All of the cluster, when it began."""
@@ -275,8 +283,7 @@ class _Draw:
     def _questions(self) -> dict[int, Question]:
         horizon = self._horizon()
         self.rounds += 1
-        local, most = self.cluster._address.is_local, min(self.count, MOST_ARRIVALS)
-        coded = codes(self.table, self.count, self.names, self.options.coded, local)
+        most = min(self.count, MOST_ARRIVALS)
         unused = self.cluster._unused
         return {
             shard.number: Question(
@@ -286,12 +293,19 @@ class _Draw:
                 (self._until(shard), horizon),
                 self.names,
                 self.options,
-                coded,
+                self._codes(shard),
                 unused.pop((self.name, shard.number), 0),
+                self.shared,
             )
             for shard in self.shards
             if self._until(shard) < horizon
         }
+
+    def _codes(self, shard: Shard) -> bool:
+        """Whether the shard's windows come as steps: as of one server."""
+        wanted, local = self.options.coded, shard._address.is_local
+        wanted = False if self.shared and wanted is None and local else wanted
+        return codes(self.table, self.count, self.names, wanted, local)
 
     def give_back(self, used: Sequence[int]) -> None:
         """Notes what is left over of each piece, to be told with the next questions where a rate limiter counts it."""

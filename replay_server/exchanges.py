@@ -99,9 +99,7 @@ class Exchanges:
             ReplayError: the error reply.
             ConnectionLost: the connection broke.
         """
-        if command.shared and self._may_share and self.arena is None:
-            yield from self._share()
-        buffers = encode_command(command.sent(self.arena))
+        buffers = encode_command(command.sent((yield from self.shared(command.shared))))
         self.begin(command.what)
         try:
             result: Any = yield from self._answer(command, buffers)
@@ -137,6 +135,12 @@ class Exchanges:
             if isinstance(result, ReplayError):
                 return error_of_own_request(result)
         return None
+
+    def shared(self, usable: bool) -> Operation[Arena | None]:
+        """The connection's shared memory, which is asked for before the first command that can use it."""
+        if usable and self._may_share and self.arena is None:
+            yield from self._share()
+        return self.arena
 
     def _share(self) -> Operation[None]:
         """Asks for shared memory, once."""

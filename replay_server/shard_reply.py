@@ -14,13 +14,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .batch import DETAIL
-from .batch_replies import coded_columns_into, coded_count, column_into, misfit
-from .codec import Argument, Reading, bulk_after, bulk_into, encode_command, length_of, not_resp, value_after
-from .commands import ServedTable
+from .batch_replies import SHARED, coded_columns_into, coded_count, column_into, copied_from, misfit, place_of
+from .codec import (
+    Argument,
+    Reading,
+    bulk_after,
+    bulk_into,
+    encode_command,
+    length_of,
+    not_resp,
+    read_value,
+    value_after,
+)
+from .commands import ServedTable, release_returned
 from .driver import Operation
 from .errors import ConnectionLost, ReplayError, error_of_own_request, explain
 from .exchanges import Exchanges, how_lost
 from .options import SampleOptions
+from .shared_memory import Lease
 
 if TYPE_CHECKING:
     from .operations import Operations
@@ -74,6 +85,7 @@ class Question:
         options: of the sample.
         coded: whether windows come as steps.
         unused: arrivals of earlier answers that were left over, for the shard's rate limiter.
+        shared: whether columns may come through shared memory, if the shard is on this host.
     """
 
     def __init__(
@@ -86,9 +98,10 @@ class Question:
         options: SampleOptions,
         coded: bool,
         unused: int = 0,
+        shared: bool = False,
     ) -> None:
         self._shard, self._served, self._coded, self._details = shard, served, coded, options.details
-        self._names = names
+        self._names, self._shared = names, shared and not coded
         self.what = f"sample of {served.table.name!r} from the shard at {shard._address}"
         self._connection: Exchanges | None = None
         head: tuple[Argument, ...] = ("REPLAY.SAMPLE", served.table.name, most)
@@ -97,7 +110,7 @@ class Question:
         head += () if options.policy_version is None else ("POLICY_VERSION", options.policy_version)
         head += ("DETAILS",) if options.details else ()
         head += ("TIMED", *map(float, between), *(("UNUSED", unused) if unused else ()))
-        self._arguments = (*head, "COLUMNS", len(names), *names)
+        self._head, self._columns = head, ("COLUMNS", len(names), *names)
 
     def heads(self, deadline: float) -> Operation[Arrivals]:
         """Asks, connecting until the deadline, and receives the heads.
@@ -107,11 +120,18 @@ class Question:
             ReplayError: the error reply.
         """
         pool = self._shard._pool
-        self._connection = connection = yield from pool.connected(deadline)
+        self._connection = connection = yield from pool.connected(deadline, self._shared)
+        arena = yield from connection.shared(self._shared)
+        released = release_returned(arena)
+        nearer = ("SHARED",) if self._shared and arena is not None else ()
+        buffers = encode_command((*self._head, *nearer, *self._columns))
+        if released is not None:
+            buffers = encode_command(released.arguments) + buffers
         connection.begin(self.what)
         try:
-            yield connection.send, encode_command(self._arguments)
-            answer: Any = yield connection.receive, self._heads_reading(), self._shard._options.socket_timeout
+            yield connection.send, buffers
+            reading = self._heads_reading(released is not None)
+            answer: Any = yield connection.receive, reading, self._shard._options.socket_timeout
         except BaseException as error:
             self._lose(error)
             raise
@@ -156,7 +176,9 @@ class Question:
         if isinstance(error, OSError) and not isinstance(error, ReplayError):
             raise ConnectionLost(f"{self.what}: lost it: {how_lost(error)}") from error
 
-    def _heads_reading(self) -> Reading[Any]:
+    def _heads_reading(self, after_release: bool) -> Reading[Any]:
+        if after_release:
+            yield from read_value()
         line = yield None
         if line[:1] == b"-":
             return explain(self.what, 0, (yield from value_after(line)))
@@ -176,8 +198,20 @@ class Question:
     def _columns_reading(self, columns: Mapping[str, Any], count: int) -> Reading[ReplayError | None]:
         if self._coded:
             return (yield from coded_columns_into(self.what, self._served.table, columns, count, True))
-        fits = True
+        fits, places = True, dict[str, tuple[int, int, int]]()
         for name, column in columns.items():
             fits = (yield from bulk_after((yield None))) == name.encode() and fits
-            fits = (yield from column_into((yield None), column, count)) and fits
+            if (header := (yield None)) == SHARED:
+                places[name] = yield from place_of()
+            else:
+                fits = (yield from column_into(header, column, count)) and fits
+        if places:
+            assert self._connection is not None
+            arena = self._connection.arena
+            if arena is None:
+                return misfit(self.what)
+            lease = Lease(arena, next(iter(places.values()))[0])
+            for name, (_, offset, size_bytes) in places.items():
+                memory = lease.array(offset, np.dtype(np.uint8), (size_bytes,))
+                fits = copied_from(memory, columns[name], count) and fits
         return None if fits else misfit(self.what)

@@ -64,14 +64,15 @@ class Counted:
 class Whole:
     """A table over some of the servers, filled unevenly, and its model."""
 
-    def __init__(self, servers: list[rs.Server], sampler: rs.Prioritized | rs.Uniform, seed: int) -> None:
+    def __init__(self, servers: list[rs.Server], sampler: rs.Prioritized | rs.Uniform, seed: int, shared: bool) -> None:
         self.servers = servers
         urls = ",".join(server.url.removeprefix("redis://") for server in servers)
-        self.client: Any = rs.Client(f"redis+cluster://{urls}")
+        self.client: Any = rs.Client(f"redis+cluster://{urls}", shared_memory=shared or None)
+        self.signature = {"k": rs.Column("int64"), **({"wide": rs.Column("int64", (1024,))} if shared else {})}
         self.client._turns = itertools.count()  # else its first add goes to any of them
         self.random = np.random.default_rng(seed)
         self.counted = Counted(isinstance(sampler, rs.Prioritized))
-        self.client.create_table(rs.Table("t", 8 * KEYS, {"k": rs.Column("int64")}, sampler=sampler, seed=seed))
+        self.client.create_table(rs.Table("t", 8 * KEYS, self.signature, sampler=sampler, seed=seed))
         shares = np.cumsum(3.0 ** -np.arange(len(servers)))  # each shard a third of the one before
         bounds = [0, *(0.8 * KEYS * shares / shares[-1]).astype(int)]
         for shard, server in enumerate(servers):
@@ -80,7 +81,8 @@ class Whole:
                 self.enter(one, keys, self.random.pareto(1.5, len(keys)) / (1 + shard))
 
     def enter(self, client: rs.Client, keys: np.ndarray, priorities: np.ndarray) -> None:
-        self.counted.ids[keys] = client.add("t", {"k": keys}, priorities)
+        columns = {"k": keys, "wide": np.repeat(keys[:, None], 1024, axis=1)}
+        self.counted.ids[keys] = client.add("t", {name: columns[name] for name in self.signature}, priorities)
         self.counted.priorities[keys] = priorities
         self.counted.there[keys] = True
 
@@ -103,7 +105,10 @@ class Whole:
             self.client._sums["t"][number] *= factor ** self.random.uniform(-1, 1)
 
     def sample(self, count: int) -> np.ndarray:
-        return self.client.sample("t", count).data["k"]
+        data = self.client.sample("t", count).data
+        if "wide" in data:
+            assert (data["wide"] == data["k"][:, None]).all()
+        return data["k"]
 
     def fixed_share(self, count: int) -> np.ndarray:
         """The control: as many of each shard."""
@@ -122,9 +127,9 @@ class Whole:
 def whole(servers) -> Iterator[Callable[..., Whole]]:
     made: list[Whole] = []
 
-    def make(shards: int, prioritized: bool = True, seed: int = 1) -> Whole:
+    def make(shards: int, prioritized: bool = True, seed: int = 1, shared: bool = False) -> Whole:
         sampler = rs.Prioritized(priority_exponent=ALPHA, stratified=False) if prioritized else rs.Uniform()
-        made.append(Whole(servers[:shards], sampler, seed))
+        made.append(Whole(servers[:shards], sampler, seed, shared))
         return made[-1]
 
     yield make
@@ -141,6 +146,18 @@ def test_draws_are_those_of_the_whole_while_items_come_change_and_leave(whole, s
         table.mistake_sums(4)
         table.counted.count(table.sample(256))
     assert abs(table.counted.deviations()) < 3
+
+
+@pytest.mark.parametrize("shards", [2, 4])
+def test_draws_through_shared_memory_are_those_of_the_whole(whole, servers, shards):
+    table = whole(shards, shared=True)
+    for _ in range(80):
+        table.change()
+        table.mistake_sums(4)
+        table.counted.count(table.sample(256))
+    assert abs(table.counted.deviations()) < 3
+    with rs.Client(servers[0].url) as first:
+        assert first.redis.info("all")["shared_batches"] >= 80
 
 
 @pytest.mark.parametrize("shards", SHARDS[1:])
