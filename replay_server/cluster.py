@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis
 
@@ -61,7 +62,8 @@ class Cluster(Members):
             that is started there again has the same slots. It is made if it is missing. None = a temporary
             one.
         maxmemory: bytes of the key-value store of each shard, 0 = no limit.
-        config: further settings of each shard, as for CONFIG SET.
+        config: further settings of each shard, as for CONFIG SET. With "tls-port" (0 = any) clients that use TLS are
+            told the TLS ports, of which the first shard has this one and the others those that follow.
         announce: the address that clients are told; None = `host`.
         restore: "latest": every shard begins with the newest snapshot of its folder; "checkpoint": with that of the
             last `checkpoint`, and with the slots that it had then. Or the file that a `checkpoint` of another folder
@@ -75,6 +77,7 @@ class Cluster(Members):
 
     Attributes:
         url: for `Client`: `redis+cluster://[:password@]host:port,host:port…`, of all shards.
+        tls_url: the same over TLS, `rediss+cluster://…`; None = the shards of this object have no TLS port.
         numbers: of the shards that this object runs. One that is taken out of the cluster (`forget`) is among them no
             more, and is stopped a moment later.
         servers: these shards, in the same order. One that is started again is another `Server`.
@@ -160,6 +163,15 @@ class Cluster(Members):
         return f"{SCHEME}{self._login}{','.join(map(place_of, self._topology.shards))}"
 
     @property
+    def tls_url(self) -> str | None:
+        urls = [server.tls_url for server in self.servers]
+        if not urls or urls[0] is None:
+            return None
+        places = [replace(shard, port=shard.tls_port) for shard in self._topology.shards if shard.tls_port]
+        trust = urlsplit(urls[0])._replace(scheme="", netloc="", path="").geturl()
+        return f"rediss+cluster://{self._login}{','.join(map(place_of, places))}{trust}"
+
+    @property
     def pids(self) -> list[int]:
         """Process ids of `servers`."""
         return [server.pid for server in self.servers]
@@ -190,17 +202,24 @@ class Cluster(Members):
             self._leave_out_gone()
             for place, number in enumerate(self.numbers):
                 self._began[number] = files[place], self._snapshots(number)
-                self.servers.append(self._start(number, port + place if port else 0, files[place]))
+                tls_port = self._tls_port + place if self._tls_port > 0 else self._tls_port
+                self.servers.append(self._start(number, port + place if port else 0, tls_port, files[place]))
             entered = self._entered()
 
-    def _start(self, number: int, port: int, restore: str | None) -> Server:
+    @property
+    def _tls_port(self) -> int:
+        """Of the first shard; 0 = any, -1 = none."""
+        return int(self._config.get("tls-port", -1))
+
+    def _start(self, number: int, port: int, tls_port: int, restore: str | None) -> Server:
         tables = [] if self._shard_of else [share_of(table, number, self._shares) for table in self._tables]
+        own_port = {"tls-port": tls_port} if tls_port >= 0 else {}
         options = {
             "host": self._host,
             "port": port,
             "password": self._password,
             "maxmemory": self._maxmemory,
-            "config": {**self._config, "cluster-enabled": True, "shard": number},
+            "config": {**self._config, "cluster-enabled": True, "shard": number, **own_port},
             "restore": restore,
             "start_timeout": self._start_timeout,
         }
@@ -258,7 +277,8 @@ class Cluster(Members):
         _log.warning("shard %d ended with status %s: starting it again", number, died.returncode)
         try:
             died.stop(timeout=0)
-            self.servers[own] = self._start(number, place.port, self._own_snapshot(number))
+            tls_port = place.tls_port or self._tls_port
+            self.servers[own] = self._start(number, place.port, tls_port, self._own_snapshot(number))
             self._complete(number)
             self._adopt()
         except (ServerError, redis.RedisError, OSError) as error:

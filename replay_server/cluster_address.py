@@ -43,12 +43,13 @@ class ClusterAddress:
         """In the order of the URL."""
         return self._all.hosts
 
-    def url_of(self, host: str, port: int) -> str:
-        """The URL of one server, with what else this URL says."""
+    def url_of(self, host: str, port: int, tls_port: int = 0) -> str:
+        """The URL of one server, with what else this URL says. `tls_port`: for clients with TLS; 0: it has only one."""
         parts = urlsplit(self.servers[0].url)
         login, at, _ = parts.netloc.rpartition("@")
         name = f"[{host}]" if ":" in host else host
-        return parts._replace(netloc=f"{login}{at}{name}:{port}").geturl()
+        chosen = tls_port if tls_port and self.servers[0].tls is not None else port
+        return parts._replace(netloc=f"{login}{at}{name}:{chosen}").geturl()
 
     @property
     def has_password_in_url(self) -> bool:

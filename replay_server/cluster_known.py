@@ -159,7 +159,7 @@ class KnownShards(Operations):
         """This topology, or a newer one of a shard that it names: who told it may have been taken out since."""
         heard = set(asked)
         while True:
-            named = {self._address.url_of(each["host"], each["port"]): each["shard"] for each in newest["shards"]}
+            named = {self._url_of(each): each["shard"] for each in newest["shards"]}
             others = [Shard(number, [], url, self, patient=False) for url, number in named.items() if url not in heard]
             heard.update(named)
             try:
@@ -171,9 +171,12 @@ class KnownShards(Operations):
             if newest is before:
                 return newest
 
+    def _url_of(self, told: Mapping[str, Any]) -> str:
+        return self._address.url_of(told["host"], told["port"], told.get("tls_port", 0))
+
     def _as_told(self, told: Mapping[str, Any], topology: Mapping[str, Any]) -> Shard:
         slots = [range(first, last + 1) for first, last in told["slots"]]
-        shard = Shard(told["shard"], slots, self._address.url_of(told["host"], told["port"]), self)
+        shard = Shard(told["shard"], slots, self._url_of(told), self)
         shard.leaving = shard.number in topology.get("leaving", ())
         return shard
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import redis
 
@@ -163,9 +163,11 @@ class Members:
         own = []
         for place, (number, server) in enumerate(zip(self.numbers, self.servers, strict=True)):
             port, known = int(server.url.rpartition(":")[2]), before.get(number)
+            tls_port = urlsplit(server.tls_url).port if server.tls_url else None
             even = () if self._shard_of else slot_ranges(even_slots(place, len(self.numbers)))
             host = self._host_of(server)
-            own.append(ShardPlace(number, ids[number], host, port, "", known.slots if known else even))
+            slots = known.slots if known else even
+            own.append(ShardPlace(number, ids[number], host, port, "", slots, tls_port or 0))
         return self._topology.with_shards(own)
 
     def _host_of(self, server: Server) -> str:

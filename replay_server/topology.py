@@ -19,7 +19,7 @@ SlotRange = tuple[int, int]
 
 @dataclass(frozen=True)
 class ShardPlace:
-    """A shard: its number in ids, its id, where it listens, and its slots."""
+    """A shard: its number in ids, its id, where it listens, and its slots. `tls_port` 0: no other than `port`."""
 
     number: int
     id: str
@@ -27,6 +27,7 @@ class ShardPlace:
     port: int
     unix: str = ""
     slots: tuple[SlotRange, ...] = ()
+    tls_port: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,13 @@ class Topology:
             told = json.loads(text or "")
             shards = tuple(
                 ShardPlace(
-                    shard["shard"], shard["id"], shard["host"], shard["port"], shard["unix"], _pairs(shard["slots"])
+                    shard["shard"],
+                    shard["id"],
+                    shard["host"],
+                    shard["port"],
+                    shard["unix"],
+                    _pairs(shard["slots"]),
+                    shard.get("tls_port", 0),
                 )
                 for shard in told["shards"]
             )
@@ -78,8 +85,8 @@ class Topology:
         """The same."""
         shards = [
             {
-                "shard": each.number, "id": each.id, "host": each.host, "port": each.port, "unix": each.unix,
-                "slots": [list(pair) for pair in each.slots],
+                "shard": each.number, "id": each.id, "host": each.host, "port": each.port, "tls_port": each.tls_port,
+                "unix": each.unix, "slots": [list(pair) for pair in each.slots],
             }
             for each in self.shards
         ]  # fmt: skip
@@ -92,6 +99,8 @@ class Topology:
         words: list[str | int] = ["CLUSTER", "SETTOPOLOGY", self.version, number]
         for shard in self.shards:
             words += ["SHARD", shard.number, shard.id, shard.host, shard.port, shard.unix, slots_text(shard.slots)]
+        for shard in self.shards:
+            words += ["TLS", shard.number, shard.tls_port] if shard.tls_port else []
         for move in self.moves:
             words += ["MOVE", slots_text([move.slots]), move.target]
         for kind, numbers in (("LEAVING", self.leaving), ("GONE", self.gone)):

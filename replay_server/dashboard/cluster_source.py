@@ -115,7 +115,7 @@ class ClusterSource(ServerSource):
         known = {str(shard.address): shard for shard in self.shards.values()}
         shards: dict[int, ShardSource] = {}
         for place in newest.shards:
-            source = ShardSource(self.cluster.url_of(place.host, place.port), self)
+            source = ShardSource(self.cluster.url_of(place.host, place.port, place.tls_port), self)
             source = known.pop(str(source.address), source)
             source.slots = place.slots
             shards[place.number] = source

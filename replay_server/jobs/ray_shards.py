@@ -179,7 +179,7 @@ class _Placed(Server):
     """
 
     def __init__(self, host: Any, url: str, pid: int) -> None:
-        self.url, self.pid, self.host = url, pid, host
+        self.url, self.pid, self.host, self.tls_url = url, pid, host, None
         self._status: int | None = None if pid else LOST
         self._end = self._wait()
 

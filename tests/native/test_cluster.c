@@ -59,22 +59,28 @@ static void only_what_stands_in_the_first_braces_counts(void) {
 #define TWO "SHARD 3 " ID_A " h1 1 '' 0-99,200 SHARD 7 " ID_B " ::1 65535 /tmp/b 100-199,201-16383"
 
 static void a_whole_topology_gives_each_slot_its_shard(void) {
-    struct topology *topology = read_line("5 7 " TWO " MOVE 0-9 7 MOVE 16383 3");
+    struct topology *topology = read_line("5 7 " TWO " TLS 7 9 MOVE 0-9 7 MOVE 16383 3");
     CHECK(topology && topology->version == 5 && topology->shard_count == 2 && topology->myself == 1);
     CHECK(topology->owner[0] == 0 && topology->owner[100] == 1 && topology->owner[200] == 0);
     CHECK(topology->target[9] == 1 && topology->target[10] == 0 && topology->target[16383] == 0);
     struct text text = {0};
     topology_write_json(topology, &text);
-    CHECK(strcmp(text.data,
-                 "{\"version\": 5, \"shards\": [{\"shard\": 3, \"id\": \"" ID_A
-                 "\", \"host\": \"h1\", \"port\": 1, \"unix\": \"\", \"slots\": [[0, 99], [200, 200]]}, "
-                 "{\"shard\": 7, \"id\": \"" ID_B "\", \"host\": \"::1\", \"port\": 65535, \"unix\": \"/tmp/b\", "
-                 "\"slots\": [[100, 199], [201, 16383]]}], \"moves\": [{\"slots\": [0, 9], \"from\": 3, \"to\": 7}, "
-                 "{\"slots\": [16383, 16383], \"from\": 7, \"to\": 3}], \"leaving\": [], \"gone\": []}") == 0);
+    CHECK(
+        strcmp(text.data,
+               "{\"version\": 5, \"shards\": [{\"shard\": 3, \"id\": \"" ID_A
+               "\", \"host\": \"h1\", \"port\": 1, \"tls_port\": 0, \"unix\": \"\", \"slots\": [[0, 99], [200, 200]]}, "
+               "{\"shard\": 7, \"id\": \"" ID_B "\", \"host\": \"::1\", \"port\": 65535, \"tls_port\": 9, \"unix\": "
+               "\"/tmp/b\", \"slots\": [[100, 199], [201, 16383]]}], \"moves\": [{\"slots\": [0, 9], \"from\": 3, "
+               "\"to\": 7}, "
+               "{\"slots\": [16383, 16383], \"from\": 7, \"to\": 3}], \"leaving\": [], \"gone\": []}") == 0);
     text_free(&text);
-    struct topology *other = read_line("5 7 " TWO " MOVE 0-9 7");
-    CHECK(topology_equals(topology, topology) && !topology_equals(topology, other));
+    struct topology *other = read_line("5 7 " TWO " TLS 7 9 MOVE 0-9 7"),
+                    *third = read_line("5 7 " TWO " TLS 7 8 MOVE 0-9 7 MOVE 16383 3");
+    CHECK(topology_equals(topology, topology) && !topology_equals(topology, other) &&
+          !topology_equals(topology, third));
+    CHECK(topology->shards[0].tls_port == 0 && topology->shards[1].tls_port == 9);
     topology_free(other);
+    topology_free(third);
     topology_free(topology);
 }
 
@@ -118,6 +124,10 @@ static void what_makes_no_whole_topology_is_refused_with_the_reason(void) {
         {"1 0", "not among the shards"},
         {"1 4 " TWO, "not among the shards"},
         {"1 3 " TWO " MOVE 1", "expected SHARD"},
+        {"1 3 " TWO " TLS 4 1", "one of the shards serves TLS"},
+        {"1 3 " TWO " TLS 3 0", "port for TLS is 1 to 65535"},
+        {"1 3 " TWO " TLS 3 1 TLS 3 2", "of shard 3 is given twice"},
+        {"1 3 " TWO " MOVE 1 7 TLS 3 1", "expected SHARD"},
         {"1 3 " TWO " MOVE 1 9", "one of the shards"},
         {"1 3 " TWO " MOVE 1 3 MOVE 0-5 3", "twice"},
         {"1 3 " TWO " rest", "expected SHARD"},

@@ -6,6 +6,7 @@
 
 #include "server/cluster/cluster_subsystem.h"
 #include "server/cluster/cmd_cluster.h"
+#include "server/cluster/redirect.h"
 #include "server/cluster/topology.h"
 #include "server/core/command_table.h"
 
@@ -32,8 +33,8 @@ static void cluster_topology(struct client *client) {
     reply_bulk_text(client, &text);
 }
 
-/* CLUSTER SETTOPOLOGY version number [SHARD number id host port unix slots …] [MOVE slots number …] [LEAVING number …]
- * [GONE number …] */
+/* CLUSTER SETTOPOLOGY version number [SHARD number id host port unix slots …] [TLS number port …] [MOVE slots number …]
+ * [LEAVING number …] [GONE number …] */
 static void cluster_settopology(struct client *client) {
     struct server *server = client->server;
     struct error error;
@@ -71,7 +72,7 @@ static void cluster_settopology(struct client *client) {
 static void reply_node(struct client *client, const struct shard *shard) {
     reply_array(client, 4);
     reply_bulk_string(client, shard->host);
-    reply_integer(client, shard->port);
+    reply_integer(client, redirect_port(client, shard));
     reply_bulk_string(client, shard->id);
     reply_map(client, 0);
 }
@@ -111,11 +112,15 @@ static void cluster_shards(struct client *client) {
         reply_slots_of(client, topology, i);
         reply_bulk_string(client, "nodes");
         reply_array(client, 1);
-        reply_map(client, 7);
+        reply_map(client, shard->tls_port ? 8 : 7);
         reply_bulk_string(client, "id");
         reply_bulk_string(client, shard->id);
         reply_bulk_string(client, "port");
         reply_integer(client, shard->port);
+        if (shard->tls_port) {
+            reply_bulk_string(client, "tls-port");
+            reply_integer(client, shard->tls_port);
+        }
         reply_bulk_string(client, "ip");
         reply_bulk_string(client, shard->host);
         reply_bulk_string(client, "endpoint");
@@ -141,9 +146,9 @@ static void write_moves(const struct topology *topology, struct text *out) {
     }
 }
 
-static void write_node(const struct topology *topology, int place, struct text *out) {
+static void write_node(const struct topology *topology, int place, int port, struct text *out) {
     const struct shard *shard = &topology->shards[place];
-    text_append(out, "%s %s:%d@0 %smaster - 0 0 %" PRId64 " connected", shard->id, shard->host, shard->port,
+    text_append(out, "%s %s:%d@0 %smaster - 0 0 %" PRId64 " connected", shard->id, shard->host, port,
                 place == topology->myself ? "myself," : "", topology->version);
     struct slot_run run = {0, -1};
     while (topology_next_run(topology, run.last + 1, place, &run))
@@ -156,7 +161,8 @@ static void cluster_nodes(struct client *client) {
     struct text text = {0};
     if (!cluster_is_on(client)) return;
     const struct topology *topology = topology_of(client);
-    for (int i = 0; topology && i < topology->shard_count; i++) write_node(topology, i, &text);
+    for (int i = 0; topology && i < topology->shard_count; i++)
+        write_node(topology, i, redirect_port(client, &topology->shards[i]), &text);
     if (!topology)
         text_append(&text, "%s :%" PRId64 "@0 myself,master - 0 0 0 connected\n", client->server->start.run_id,
                     client->server->config.port);
@@ -249,8 +255,8 @@ static const char *const help_lines[] = {
     "    Let requests for held keys go on.",
     "REPLICAS <node-id>",
     "    Return replicas of <node-id>: none.",
-    "SETTOPOLOGY <version> <number> [SHARD <number> <id> <host> <port> <unix> <slots>] [MOVE <slots> <number>]",
-    "            [LEAVING <number>] [GONE <number>]",
+    "SETTOPOLOGY <version> <number> [SHARD <number> <id> <host> <port> <unix> <slots>] [TLS <number> <port>]",
+    "            [MOVE <slots> <number>] [LEAVING <number>] [GONE <number>]",
     "    Set the topology, as shard <number> of those that follow.",
     "SHARDS",
     "    Return information about slot range mappings and the nodes associated with them.",

@@ -90,7 +90,13 @@ static enum outcome judge(const struct keys_seen *seen, bool asking) {
     return seen->several && seen->missing ? TRY_AGAIN : HERE;
 }
 
-static const char *tell(const struct keys_seen *seen, enum outcome outcome, char *message, size_t size) {
+int redirect_port(const struct client *client, const struct shard *shard) {
+    const struct client *from = client->connection ? client : client->server->acting.client; /* a script has none */
+    return shard->tls_port && from && from->connection && from->connection->is_tls ? shard->tls_port : shard->port;
+}
+
+static const char *tell(const struct client *client, const struct keys_seen *seen, enum outcome outcome, char *message,
+                        size_t size) {
     const struct topology *topology = seen->topology;
     const char *words[] = {
         [CROSSED] = "CROSSSLOT Keys in request don't hash to the same slot",
@@ -102,7 +108,8 @@ static const char *tell(const struct keys_seen *seen, enum outcome outcome, char
     if (outcome != MOVED && outcome != ASKED) return words[outcome];
     const struct shard *shard =
         &topology->shards[outcome == MOVED ? topology->owner[seen->slot] : topology->target[seen->slot]];
-    snprintf(message, size, "%s %d %s:%d", outcome == MOVED ? "MOVED" : "ASK", seen->slot, shard->host, shard->port);
+    snprintf(message, size, "%s %d %s:%d", outcome == MOVED ? "MOVED" : "ASK", seen->slot, shard->host,
+             redirect_port(client, shard));
     return message;
 }
 
@@ -129,7 +136,7 @@ const char *cluster_refusal(struct client *client, const struct command *command
     const struct client *caller = server->acting.client;
     if (caller && caller != client) return refuse_call(client, caller, &seen);
     client->slot = seen.slot;
-    return tell(&seen, judge(&seen, client->asking > 0), message, size);
+    return tell(client, &seen, judge(&seen, client->asking > 0), message, size);
 }
 
 bool redirect_names_held_key(struct client *client) {
@@ -149,7 +156,7 @@ void cluster_redirect_waiting(struct server *server) {
         if (!client->blocked || !client->command || !(client->command->flags & COMMAND_BLOCKING)) continue;
         struct keys_seen seen = {.server = server, .topology = server->cluster->topology, .slot = CLUSTER_SLOT_NONE};
         see_request(&seen, client->command, client->argc, client->argv);
-        const char *moved = tell(&seen, judge(&seen, false), message, sizeof message);
+        const char *moved = tell(client, &seen, judge(&seen, false), message, sizeof message);
         if (moved) client_interrupt(client, moved);
     }
 }

@@ -8,6 +8,7 @@
 #include "server/core/command.h"
 
 #define SHARD_WORDS 7u
+#define TLS_WORDS 3u
 #define MOVE_WORDS 3u
 #define STATE_WORDS 2u /* LEAVING number, GONE number */
 #define UNOWNED (-1)
@@ -117,6 +118,21 @@ static int take_shard(struct topology *topology, const struct resp_argument *arg
     return 0;
 }
 
+/* `argv` begins with TLS. */
+static int take_tls(struct topology *topology, const struct resp_argument *argv, struct error *error) {
+    int64_t number, port;
+    int place = take_number(&argv[1], 0, SHARDS_MOST - 1, &number) ? find_shard(topology, number) : -1;
+    if (place < 0)
+        return error_set(error, ERROR_GENERIC, "one of the shards serves TLS, by its number, got '%.*s'",
+                         SHOWN(&argv[1]));
+    if (!take_number(&argv[2], 1, 65535, &port))
+        return error_set(error, ERROR_GENERIC, "a shard's port for TLS is 1 to 65535, got '%.*s'", SHOWN(&argv[2]));
+    if (topology->shards[place].tls_port)
+        return error_set(error, ERROR_GENERIC, "the port for TLS of shard %d is given twice", (int)number);
+    topology->shards[place].tls_port = (int)port;
+    return 0;
+}
+
 /* `argv` begins with MOVE. */
 static int take_move(struct topology *topology, const struct resp_argument *argv, struct error *error) {
     int64_t number;
@@ -157,6 +173,10 @@ static int take_parts(struct topology *topology, uint32_t argc, const struct res
         if (take_shard(topology, &argv[at], error) < 0) return -1;
         at += SHARD_WORDS;
     }
+    while (argc - at >= TLS_WORDS && argument_is(&argv[at], "tls")) {
+        if (take_tls(topology, &argv[at], error) < 0) return -1;
+        at += TLS_WORDS;
+    }
     while (argc - at >= MOVE_WORDS && argument_is(&argv[at], "move")) {
         if (take_move(topology, &argv[at], error) < 0) return -1;
         at += MOVE_WORDS;
@@ -171,8 +191,8 @@ static int take_parts(struct topology *topology, uint32_t argc, const struct res
     }
     if (at < argc)
         return error_set(error, ERROR_GENERIC,
-                         "expected SHARD number id host port unix slots for each shard, then MOVE slots number, "
-                         "LEAVING number, GONE number, got '%.*s'",
+                         "expected SHARD number id host port unix slots for each shard, then TLS number port, "
+                         "MOVE slots number, LEAVING number, GONE number, got '%.*s'",
                          SHOWN(&argv[at]));
     return 0;
 }
@@ -233,8 +253,8 @@ void topology_free(struct topology *topology) {
 }
 
 static bool shards_are_equal(const struct shard *one, const struct shard *other) {
-    return one->number == other->number && one->port == other->port && one->leaving == other->leaving &&
-           strcmp(one->id, other->id) == 0 && strcmp(one->host, other->host) == 0 &&
+    return one->number == other->number && one->port == other->port && one->tls_port == other->tls_port &&
+           one->leaving == other->leaving && strcmp(one->id, other->id) == 0 && strcmp(one->host, other->host) == 0 &&
            strcmp(one->unix_path, other->unix_path) == 0;
 }
 
@@ -288,8 +308,9 @@ bool topology_next_move(const struct topology *topology, int from, struct slot_r
 
 static void write_shard(const struct topology *topology, int place, struct text *out) {
     const struct shard *shard = &topology->shards[place];
-    text_append(out, "%s{\"shard\": %u, \"id\": \"%s\", \"host\": \"%s\", \"port\": %d, \"unix\": \"%s\", \"slots\": [",
-                place > 0 ? ", " : "", shard->number, shard->id, shard->host, shard->port, shard->unix_path);
+    text_append(out, "%s{\"shard\": %u, \"id\": \"%s\", \"host\": \"%s\", \"port\": %d, \"tls_port\": %d, ",
+                place > 0 ? ", " : "", shard->number, shard->id, shard->host, shard->port, shard->tls_port);
+    text_append(out, "\"unix\": \"%s\", \"slots\": [", shard->unix_path);
     struct slot_run run = {0, -1};
     for (int count = 0; topology_next_run(topology, run.last + 1, place, &run); count++)
         text_append(out, "%s[%d, %d]", count > 0 ? ", " : "", run.first, run.last);

@@ -20,6 +20,7 @@ struct shard {
     char id[SHARD_ID_BYTES + 1];
     char host[256];
     int port;
+    int tls_port; /* 0: `port` is the only one */
     char unix_path[108]; /* "": none */
     int first_slot, last_slot; /* it has none outside of them */
     bool leaving; /* clients add nothing to it any more */
@@ -38,9 +39,9 @@ struct topology {
 
 #define TOPOLOGY_GONE (-1)
 
-/* Reads VERSION NUMBER, then SHARD number id host port unix slots for each shard, MOVE slots number for each move, LEAVING
- * number for each shard that leaves, and GONE number for each that has gone. Slots are "0-100,200", or nothing. NULL with
- * `error` set: the arguments make no whole topology. */
+/* Reads VERSION NUMBER, then SHARD number id host port unix slots for each shard, TLS number port for each that has a port
+ * for TLS beside it, MOVE slots number for each move, LEAVING number for each shard that leaves, and GONE number for each
+ * that has gone. Slots are "0-100,200", or nothing. NULL with `error` set: the arguments make no whole topology. */
 struct topology *topology_parse(uint32_t argc, const struct resp_argument *argv, struct error *error);
 void topology_free(struct topology *topology);
 /* The least number of a shard that has gone in the one, and not in the other, which is to follow it; -1: there is none. */
