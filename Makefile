@@ -67,7 +67,8 @@ SYSTEM_PACKAGES = PYTHON=$(PYTHON) .ci/system-packages python3=command:python3 g
     iproute2=command:ip ethtool=command:ethtool pkg-config=command:pkg-config libdpdk-dev=pkgconfig:libdpdk \
     dpdk=command:dpdk-devbind.py pciutils=command:lspci kmod=command:kmod $(if $(filter dev,$(EXTRAS)),$(TEST_PACKAGES))
 TEST_PACKAGES = redis-server=command:redis-server redis-tools=command:redis-benchmark shellcheck=command:shellcheck \
-    libhiredis-dev=header:hiredis/hiredis.h libredis-perl=perl:Redis chromium=command:chromium
+    libhiredis-dev=header:hiredis/hiredis.h libredis-perl=perl:Redis php-cli=command:php php-redis=php:redis \
+    chromium=command:chromium
 
 $(STAMP)/system: .ci/system-packages $(STAMP)/extras
 	@$(SYSTEM_PACKAGES)

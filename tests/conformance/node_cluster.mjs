@@ -1,4 +1,5 @@
-// A workload of a cluster client for Node.js, against the shard at PORT: node node_cluster.mjs ioredis|redis PORT
+// A workload of a cluster client for Node.js, against the shard at PORT: node node_cluster.mjs LIBRARY PORT
+// LIBRARY is ioredis, redis or @valkey/valkey-glide, a binding of Valkey's own client in Rust.
 // Prints "begun" when all is written, and "fine" when it was read back once a line came on standard input.
 import { createRequire } from "node:module";
 import { once } from "node:events";
@@ -21,6 +22,18 @@ async function connect() {
       increment: (key) => cluster.incr(key),
       evaluate: (script, key) => cluster.eval(script, 1, key),
       close: () => cluster.disconnect(),
+    };
+  }
+  if (library === "@valkey/valkey-glide") {
+    const { GlideClusterClient, Logger } = require(library);
+    Logger.setLoggerConfig("error"); // each ASK is a warning, on standard output
+    const cluster = await GlideClusterClient.createClient({ addresses: [{ host: "127.0.0.1", port: Number(port) }] });
+    return {
+      set: (key, value) => cluster.set(key, value),
+      get: (key) => cluster.get(key),
+      increment: (key) => cluster.incr(key),
+      evaluate: (script, key) => cluster.customCommand(["EVAL", script, "1", key]),
+      close: () => cluster.close(),
     };
   }
   const { createCluster } = require("redis");

@@ -12,7 +12,7 @@ import pytest
 import replay_server as rs
 
 HERE = Path(__file__).resolve().parent
-PACKAGES = ["ioredis@5.11.1", "redis@4.7.1"]
+PACKAGES = ["ioredis@5.11.1", "redis@4.7.1", "@valkey/valkey-glide@2.5.2"]
 
 
 @pytest.fixture
@@ -36,12 +36,26 @@ def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("library", ["ioredis", "redis"])
+@pytest.mark.parametrize(
+    "library", ["ioredis", "redis", "@valkey/valkey-glide"], ids=["ioredis", "node-redis", "valkey-glide"]
+)
 def test_clients_for_node_work_through_moves_of_slots(cluster: rs.Cluster, node_folder: Path, library: str) -> None:
-    port = cluster.topology.shards[0].port
-    command = ["node", str(HERE / "node_cluster.mjs"), library, str(port)]
+    works_through_moves(cluster, "node", str(HERE / "node_cluster.mjs"), library, folder=node_folder)
+
+
+def test_the_client_for_php_works_through_moves_of_slots(cluster: rs.Cluster) -> None:
+    """It is an extension in C, which the clients above are not."""
+    php = shutil.which("php")
+    if php is None or "redis" not in subprocess.run([php, "-m"], capture_output=True, text=True, timeout=60).stdout:
+        pytest.skip("needs PHP and its client: apt-get install php-cli php-redis")
+    works_through_moves(cluster, php, str(HERE / "cluster_client.php"))
+
+
+def works_through_moves(cluster: rs.Cluster, *command: str, folder: Path | None = None) -> None:
+    """Slots move while a program works, whose last argument is the port of a shard."""
+    port = str(cluster.topology.shards[0].port)
     with subprocess.Popen(
-        command, cwd=node_folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, port], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as client:
         try:
             assert client.stdout is not None
