@@ -28,11 +28,14 @@ SCORES = {
     "two_machines.py": 475.0,
     "custom_sampler.py": 475.0,
     "offline_dataset.py": 475.0,
-    "r2d2_sequences.py": 200.0,
+    "r2d2_sequences.py": 300.0,
     "sac_hopper.py": 450.0,
     "grpo.py": 0.9,
 }
-"""What an example reaches with its defaults."""
+"""What an example reaches with its defaults, or a mean over SEEDS."""
+
+SEEDS = {"r2d2_sequences.py": [1, 2]}
+"""Of examples whose runs differ much: with seed 1 it reached 235, with seed 2 454.5 (examples/README.md)."""
 
 
 def run(name: str, options: list[str], folder: Path, timeout_s: float) -> str:
@@ -60,7 +63,9 @@ def test_example_runs_when_cut_short(name: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", SCORES)
 def test_example_reaches_its_score(name: str, tmp_path: Path) -> None:
-    assert reached(run(name, [], tmp_path, timeout_s=3500)) >= SCORES[name]
+    runs = [["--seed", str(seed)] for seed in SEEDS[name]] if name in SEEDS else [[]]
+    scores = [reached(run(name, options, tmp_path, timeout_s=3500 / len(runs))) for options in runs]
+    assert sum(scores) / len(scores) >= SCORES[name]
 
 
 def test_every_example_is_run() -> None:
