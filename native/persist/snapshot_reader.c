@@ -13,6 +13,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "persist/snapshot_format.h"
+#include "replay/table_apply.h"
 #include "replay/table_restore.h"
 
 struct reader {
@@ -65,6 +66,18 @@ static int read_exactly(struct reader *reader, void *out, size_t length, const c
 
 /* ---- records ------------------------------------------------------------------------------------------------------- */
 
+/* Whose steps the table shares, if any; it was described before. */
+static int share_steps(struct reader *reader, struct table_restore *restore, struct error *error) {
+    const struct table_config *config = table_restore_config(restore);
+    if (!*config->steps_of) return 0;
+    for (uint32_t i = 0; i < reader->count; i++)
+        if (strcmp(table_restore_config(reader->restores[i])->name, config->steps_of) == 0)
+            return table_restore_share(restore, reader->restores[i], error);
+    return error_set(error, ERROR_GENERIC,
+                     "table '%s' shares the steps of table '%s', which is not described before it", config->name,
+                     config->steps_of);
+}
+
 static int restore_table(struct reader *reader, uint32_t table, const uint8_t *body, size_t length,
                          struct error *error) {
     if (table != reader->count || table >= reader->header.tables)
@@ -77,6 +90,10 @@ static int restore_table(struct reader *reader, uint32_t table, const uint8_t *b
             table_restore_free(restore);
             return -1;
         }
+    }
+    if (share_steps(reader, restore, error)) {
+        table_restore_free(restore);
+        return -1;
     }
     reader->restores[reader->count++] = restore;
     return 0;
@@ -236,13 +253,15 @@ static int finish(struct reader *reader, struct snapshot_content *content) {
         store_restore_free(reader->store);
         reader->store = NULL;
     }
-    for (uint32_t i = 0; i < reader->count; i++) {
+    content->count = reader->count;
+    for (uint32_t i = reader->count; i-- > 0;) { /* those that share steps before the owners of these */
         struct error why;
-        struct table *table = table_restore_finish(reader->restores[i], &why);
+        content->tables[i] = table_restore_finish(reader->restores[i], &why);
         reader->restores[i] = NULL;
-        if (!table) return refuse(reader, reader->size, "%s", why.message);
-        content->tables[content->count++] = table;
+        if (!content->tables[i]) return refuse(reader, reader->size, "%s", why.message);
     }
+    for (uint32_t i = 0; i < reader->count; i++)
+        if (*table_config(content->tables[i])->steps_of) table_apply_settle(content->tables[i]);
     return 0;
 }
 

@@ -34,7 +34,14 @@ struct table *table_file_load(const char *path, const char *name, struct error *
         found = content.tables[i];
         content.tables[i] = content.tables[--content.count];
     }
-    if (!found) error_set(error, ERROR_NOTABLE, "the snapshot %s has no table '%s'", path, name);
+    if (found && *table_config(found)->steps_of) {
+        error_set(error, ERROR_BADSCHEMA,
+                  "the snapshot %s has table '%s' with the steps of table '%s'; a server reads both", path, name,
+                  table_config(found)->steps_of);
+        table_free(found);
+        found = NULL;
+    } else if (!found)
+        error_set(error, ERROR_NOTABLE, "the snapshot %s has no table '%s'", path, name);
     snapshot_content_free(&content);
     return found;
 }

@@ -161,8 +161,18 @@ static int check_config(struct table_config *config, struct error *error) {
                          "got disk; smaller columns lie in memory in any case",
                          COLUMN_ARRAYS_SMALL_BYTES);
     }
+    if (*config->steps_of && map.steps == 0) {
+        return error_set(error, ERROR_BADSCHEMA,
+                         "steps_of: expected none in a table without windows, got '%s'; its items see no steps",
+                         config->steps_of);
+    }
+    if (*config->steps_of && config->storage == STORAGE_DISK) {
+        return error_set(
+            error, ERROR_BADSCHEMA,
+            "storage: expected memory in a table with steps_of, got disk; only tables in memory share steps");
+    }
     uint64_t one_item = (uint64_t)window_map_most_steps(&map) * slot_row_bytes(config, SLOT_OF_STEP);
-    if (config->max_bytes && config->max_bytes < one_item) {
+    if (!*config->steps_of && config->max_bytes && config->max_bytes < one_item) {
         return error_set(error, ERROR_BADSCHEMA,
                          "max_bytes: expected room for the steps that one item sees, %" PRIu64 " bytes, got %" PRIu64,
                          one_item, config->max_bytes);
@@ -214,14 +224,15 @@ enum spec_key {
     KEY_STORAGE,     /* … or memory; nor are these where they are true */
     KEY_DURABLE,
     KEY_LOG_PRIORITIES,
+    KEY_STEPS_OF, /* nor is this where there is none */
     SPEC_KEYS,
     KEY_INCARNATION = SPEC_KEYS, /* REPLAY.SPEC adds it; it says nothing about a new table */
     SPEC_KNOWN_KEYS
 };
 static const char *const spec_keys[SPEC_KNOWN_KEYS] = {
-    "name",         "capacity",          "signature", "sampler",        "remover",
-    "rate_limiter", "max_times_sampled", "max_bytes", "max_staleness",  "seed",
-    "compression",  "storage",           "durable",   "log_priorities", "incarnation"};
+    "name",      "capacity",      "signature", "sampler",     "remover", "rate_limiter", "max_times_sampled",
+    "max_bytes", "max_staleness", "seed",      "compression", "storage", "durable",      "log_priorities",
+    "steps_of",  "incarnation"};
 
 static int read_flag(struct spec_reader *spec, const char *what, bool *flag) {
     struct msgpack_value value;
@@ -291,6 +302,8 @@ static int read_setting(struct spec_reader *spec, struct table_config *config, e
     case KEY_STORAGE: return read_storage(spec, &config->storage);
     case KEY_DURABLE: return read_flag(spec, spec_keys[key], &config->durable);
     case KEY_LOG_PRIORITIES: return read_flag(spec, spec_keys[key], &config->log_priorities);
+    case KEY_STEPS_OF:
+        return spec_next_value(spec, &value) || spec_take_name(spec, spec_keys[key], &value, config->steps_of) ? -1 : 0;
     case KEY_INCARNATION: return spec_next_value(spec, &value);
     case SPEC_KNOWN_KEYS: break;
     }
@@ -442,7 +455,7 @@ static int take_written(struct msgpack_writer *writer, const struct table_config
 int table_config_write(const struct table_config *config, uint8_t **spec, size_t *length, struct error *error) {
     struct msgpack_writer writer = {0};
     msgpack_write_map(&writer, SPEC_KEYS - (config->codec == CODEC_NONE) - (config->storage == STORAGE_MEMORY) -
-                                   config->durable - config->log_priorities);
+                                   config->durable - config->log_priorities - !*config->steps_of);
     write_text(&writer, spec_keys[KEY_NAME]);
     write_text(&writer, config->name);
     write_text(&writer, spec_keys[KEY_CAPACITY]);
@@ -462,6 +475,10 @@ int table_config_write(const struct table_config *config, uint8_t **spec, size_t
     }
     if (!config->durable) write_false(&writer, KEY_DURABLE);
     if (!config->log_priorities) write_false(&writer, KEY_LOG_PRIORITIES);
+    if (*config->steps_of) {
+        write_text(&writer, spec_keys[KEY_STEPS_OF]);
+        write_text(&writer, config->steps_of);
+    }
     return take_written(&writer, config, spec, length, error);
 }
 

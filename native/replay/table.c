@@ -43,12 +43,15 @@ uint64_t table_full_bytes(const struct table_config *config) {
 static int init_stores(struct table *table, uint32_t slots, struct error *error) {
     const struct table_config *config = &table->config;
     window_map_init(&table->windows, config);
+    table->steps = &table->own_steps;
     if (config->storage == STORAGE_DISK && !(table->disk = disk_memory_new(DISK_FOLDER, error))) return -1;
     if (slot_store_init(&table->items, config, SLOT_OF_ITEM, slots, table->disk, error)) return -1;
     if (!table_has_windows(table)) return 0;
-    uint64_t step_slots = table_step_slots(config, slots) + TABLE_HELD_SLOTS;
-    if (slot_store_init(&table->steps, config, SLOT_OF_STEP, step_slots, table->disk, error)) return -1;
-    if (slot_store_init_lists(&table->items, &table->steps, table->windows.steps)) {
+    uint64_t item_slots = config->storage == STORAGE_DISK ? slots : TABLE_STEPS_FOR * (uint64_t)slots;
+    uint64_t step_slots = table_step_slots(config, item_slots) + TABLE_HELD_SLOTS;
+    if (!*config->steps_of && slot_store_init(&table->own_steps, config, SLOT_OF_STEP, step_slots, table->disk, error))
+        return -1;
+    if (slot_store_init_lists(&table->items, &table->own_steps, table->windows.steps)) {
         return error_set(error, ERROR_GENERIC, "out of memory: the windows of table '%s' could not be mapped",
                          config->name);
     }
@@ -90,14 +93,17 @@ void table_free(struct table *table) {
     assert(table->items.pinned == 0);
     table_journal_end(table);
     while (table->streams) table_stream_free(table, table->streams);
+    table->freed = true;
+    if (table->sharers) return;
+    table_share_end(table);
     reservation_free_pool(&table->items);
-    reservation_free_pool(&table->steps);
+    reservation_free_pool(&table->own_steps);
     memory_unmap(table->staging.kept, table->staging.kept_bytes);
     selector_free(&table->sampler);
     selector_free(&table->remover);
     freshness_free(&table->freshness);
     max_tree_free(&table->priorities);
-    slot_store_free(&table->steps);
+    slot_store_free(&table->own_steps);
     slot_store_free(&table->items);
     disk_memory_free(table->disk);
     memory_free(table);
@@ -132,7 +138,7 @@ int table_column_index(const struct table *table, const char *name, size_t lengt
 }
 
 void table_info(const struct table *table, struct table_info *info) {
-    const struct slot_store *items = &table->items, *steps = &table->steps;
+    const struct slot_store *items = &table->items, *steps = &table->own_steps;
     *info = (struct table_info){
         .size = items->live,
         .capacity = table->config.capacity,

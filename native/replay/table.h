@@ -136,6 +136,7 @@ struct table_config {
     enum table_storage storage;
     bool durable; /* an append-only file has what happens to it, where there is one … */
     bool log_priorities; /* … updates of priorities included */
+    char steps_of[TABLE_MAX_NAME + 1]; /* the table whose steps it shares (table_share.c); empty: it has its own */
 };
 
 struct table;
@@ -180,6 +181,11 @@ const char *table_storage_name(enum table_storage storage);
 
 struct table *table_new(const struct table_config *config, struct error *error);
 void table_free(struct table *table); /* no reservation and no pin may be left; its streams go with it */
+/* Gives a new table with steps_of the steps of their owner, which outlives it even if it is freed first. Needed before
+ * anything else is done with the table. ERROR_BADSCHEMA: they do not fit together. */
+int table_share_steps(struct table *table, struct table *owner, struct error *error);
+struct table *
+table_owner_of_steps(struct table *table); /* whose streams its items are made from; itself where it shares none */
 const struct table_config *table_config(const struct table *table);
 void table_info(const struct table *table, struct table_info *info);
 /* Live items by priority: counts[0] of priority zero, counts[i] with 2^e <= p < 2^(e + 1), e = i - 1 + TABLE_PRIORITY_LEAST;
@@ -361,7 +367,8 @@ struct table_span {
 struct table_spans {
     const uint8_t *of[TABLE_MAX_COLUMNS];
 };
-/* Binds the items of a reservation to the steps that their windows see: item i at step steps[i] of streams[i]. Those steps
+/* Binds the items of a reservation to the steps that their windows see: item i at step steps[i] of streams[i], which are
+ * those of table_owner_of_steps. Those steps
  * stay until the reservation is released or its items have gone. Needed before table_commit in a table with windows. */
 int table_resolve(struct table *table, struct reservation *reservation, struct stream *const *streams,
                   const uint64_t *steps, const struct table_spans *spans, struct error *error);

@@ -145,7 +145,7 @@ static int check_room(const struct table *table, const struct reservation *reser
                          reservation->n, needed, table->config.name, max_bytes);
     }
     if (!table_has_windows(table)) return 0;
-    needed += table->kept_steps * slot_store_mean_bytes(&table->steps);
+    needed += table->kept_steps * slot_store_mean_bytes(table->steps);
     if (reservation->resolved < reservation->n) {
         return error_set(error, ERROR_BADSCHEMA,
                          "table '%s' has windows: its items are made from steps; append steps, then make items of "
@@ -166,7 +166,7 @@ static uint32_t most_in_part(const struct reservation *reservation) {
     const struct table *table = reservation->table;
     size_t bytes = reservation->placed ? 0 : reservation->store->slot_bytes;
     if (reservation->resolved) bytes += reservation->store->list_length * sizeof(uint32_t);
-    if (table->journal) bytes += reservation->store->slot_bytes + slot_store_mean_bytes(&table->steps);
+    if (table->journal) bytes += reservation->store->slot_bytes + slot_store_mean_bytes(table->steps);
     if (table->journal) bytes += reservation->ragged_bytes / (reservation->n - reservation->entered);
     if (bytes * PART_ITEMS <= PART_BYTES) return PART_ITEMS;
     return bytes < PART_BYTES ? (uint32_t)(PART_BYTES / bytes) : 1;

@@ -135,7 +135,7 @@ struct entering {
 };
 
 static const char *bind_steps(struct table *table, uint32_t slot) {
-    struct slot_store *steps = &table->steps;
+    struct slot_store *steps = table->steps;
     const uint32_t *list = slot_list(&table->items, slot);
     if (!window_map_is_list(&table->windows, list)) return "an item lacks steps that it must see";
     for (uint32_t i = 0; i < table->items.list_length; i++) {
@@ -186,7 +186,7 @@ static const char *read_groups(struct table *table, struct record *record, struc
         bool of_steps = group.kind == TABLE_RECORD_STEPS && table_has_windows(table) && !*first_items;
         if (!of_steps && group.kind != TABLE_RECORD_ITEMS) return "slots of a kind that does not belong here";
         if (!of_steps && !*first_items) *first_items = from;
-        struct slot_store *store = of_steps ? &table->steps : &table->items;
+        struct slot_store *store = of_steps ? table->steps : &table->items;
         const char *wrong = slot_record_read_slots(store, body, group.length, slots, &n);
         if (!wrong) wrong = read_group(store, body, group.length, slots, n);
         if (!wrong && !of_steps) wrong = enter_group(table, entering, slots, n);
@@ -202,7 +202,7 @@ static void let_go_of_steps(struct table *table, const uint8_t *from, const uint
         memcpy(&group, from, sizeof group);
         from += sizeof group;
         uint32_t n = u32_at(from, 0);
-        for (uint32_t i = 0; i < n; i++) slot_store_drop(&table->steps, u32_at(from, 1 + i));
+        for (uint32_t i = 0; i < n; i++) slot_store_drop(table->steps, u32_at(from, 1 + i));
         from += group.length;
     }
 }
@@ -320,16 +320,16 @@ static void take_slots_by_number(struct slot_store *store, bool by_number) {
 
 void table_apply_begin(struct table *table) {
     take_slots_by_number(&table->items, true);
-    if (table_has_windows(table)) take_slots_by_number(&table->steps, true);
+    if (table_has_windows(table) && !table->owner) take_slots_by_number(table->steps, true);
 }
 
 void table_apply_end(struct table *table) {
     take_slots_by_number(&table->items, false);
     slot_store_collect(&table->items);
     slot_store_forget_ids(&table->items, random_entropy());
-    if (!table_has_windows(table)) return;
-    take_slots_by_number(&table->steps, false);
-    slot_store_collect(&table->steps);
+    if (!table_has_windows(table) || table->owner) return;
+    take_slots_by_number(table->steps, false);
+    slot_store_collect(table->steps);
 }
 
 void table_apply_settle(struct table *table) {

@@ -19,7 +19,7 @@ void table_apply_begin(struct table *table); /* of one that was restored: it tak
 int table_apply(struct table *table, const uint8_t *record, size_t length, struct error *error);
 void table_apply_end(struct table *table);
 /* Afterwards, when changes are told again: lets go of what the settings do not allow, where a record of new settings was the
- * last, or one of the last. */
+ * last, or one of the last. And of a restored table that shares steps, once their owner is restored. */
 void table_apply_settle(struct table *table);
 
 #endif

@@ -10,7 +10,7 @@
 
 struct table_cut {
     struct slot_cut items; /* first: `describe` is given it */
-    struct slot_cut steps; /* zero: the table has no windows */
+    struct slot_cut steps; /* zero: the table has none of its own */
     struct table *table;
     uint32_t chunks, next_chunk;
     uint64_t *chunks_done; /* one bit a chunk: the index of its slots was handed out */
@@ -55,7 +55,7 @@ void table_cut_before_change(struct table *table, uint32_t slot) {
 /* ---- the cut ------------------------------------------------------------------------------------------------------- */
 
 static int begin(struct table_cut *cut, struct table *table, struct table_cut_sink *sink, uint64_t held_bytes) {
-    struct slot_store *items = &table->items, *steps = &table->steps;
+    struct slot_store *items = &table->items, *steps = &table->own_steps;
     bool windows = table_has_windows(table);
     uint64_t largest = items->slot_bytes + (items->ragged ? items->ragged->largest : 0);
     uint64_t held = at_most(held_bytes / (largest ? largest : 1), TABLE_HELD_SLOTS);
@@ -69,7 +69,7 @@ static int begin(struct table_cut *cut, struct table *table, struct table_cut_si
      * happen. */
     uint32_t oldest = table->order.oldest;
     cut->items.first = oldest == SLOT_NONE ? 0 : oldest;
-    if (!windows) return 0;
+    if (!windows || table->owner) return 0; /* steps are in the cut of their owner */
     held = at_most(held_bytes / (steps->slot_bytes ? steps->slot_bytes : 1), TABLE_HELD_SLOTS);
     return slot_cut_begin(&cut->steps, steps, sink, TABLE_RECORD_STEPS, (uint32_t)held);
 }
@@ -118,8 +118,8 @@ void table_cut_describe(const struct table *table, struct msgpack_writer *writer
         {"size", table->items.live},
         {"slots_used", table->items.fresh},
         {"next_age", table->items.next_age},
-        {"steps", table->steps.occupied},
-        {"steps_used", table->steps.fresh},
+        {"steps", table->own_steps.occupied},
+        {"steps_used", table->own_steps.fresh},
         {"added", table->added},
         {"sampled", table->sampled},
         {"removed", table->removed},

@@ -36,10 +36,13 @@ static struct table_journal_head head_of(const struct table *table, enum table_j
 
 int table_journal_begin(struct table *table, struct table_journal_sink *sink, struct error *error) {
     assert(!table->journal);
+    if (table->owner && !table->owner->journal)
+        return error_set(error, ERROR_GENERIC, "table '%s' has no journal, and table '%s' shares its steps",
+                         table->owner->config.name, table->config.name);
     struct table_journal *journal = table->journal = memory_calloc(1, sizeof *journal);
     if (journal && table_has_windows(table)) {
         journal->step_room = TABLE_JOURNAL_BATCH + table->items.list_length;
-        journal->seen = memory_map((size_t)table->steps.slots * sizeof *journal->seen);
+        journal->seen = memory_map((size_t)table->steps->slots * sizeof *journal->seen);
         journal->steps = memory_alloc(journal->step_room * sizeof *journal->steps);
     }
     if (!journal || (table_has_windows(table) && (!journal->seen || !journal->steps))) {
@@ -55,7 +58,7 @@ int table_journal_begin(struct table *table, struct table_journal_sink *sink, st
 void table_journal_end(struct table *table) {
     struct table_journal *journal = table->journal;
     if (!journal) return;
-    memory_unmap(journal->seen, (size_t)table->steps.slots * sizeof *journal->seen);
+    memory_unmap(journal->seen, (size_t)table->steps->slots * sizeof *journal->seen);
     memory_free(journal->steps);
     table->journal = NULL;
     memory_free(journal);
@@ -157,7 +160,7 @@ static void write_change(struct table *table, const struct batch *batch) {
     size_t bytes = sizeof counts + counts.left * sizeof journal->left[0] +
                    (counts.updated + counts.entered) * (sizeof(uint64_t) + sizeof(double)) +
                    counts.drawn * sizeof journal->drawn[0] +
-                   groups_bytes(&table->steps, journal->steps, batch->step_count) +
+                   groups_bytes(table->steps, journal->steps, batch->step_count) +
                    groups_bytes(&table->items, batch->items, batch->item_count);
     journal->counts = (struct table_journal_counts){0};
     uint8_t *to = begin_record(table, TABLE_JOURNAL_CHANGE, bytes);
@@ -175,7 +178,7 @@ static void write_change(struct table *table, const struct batch *batch) {
         memcpy(to, &priority, sizeof priority);
     }
     to = put(to, journal->drawn, counts.drawn * sizeof journal->drawn[0]);
-    to = write_groups(&table->steps, TABLE_RECORD_STEPS, journal->steps, batch->step_count, to);
+    to = write_groups(table->steps, TABLE_RECORD_STEPS, journal->steps, batch->step_count, to);
     write_groups(&table->items, TABLE_RECORD_ITEMS, batch->items, batch->item_count, to);
 }
 
@@ -186,7 +189,7 @@ static uint64_t see(struct table *table, uint32_t slot, struct batch *batch) {
     for (uint32_t i = 0; i < table->items.list_length; i++) {
         if (list[i] >= SLOT_STEPS_MOST || table->journal->seen[list[i]]++ > 0) continue;
         table->journal->steps[batch->step_count++] = list[i];
-        bytes += slot_bytes(&table->steps, list[i]);
+        bytes += slot_bytes(table->steps, list[i]);
     }
     return bytes;
 }

@@ -57,7 +57,7 @@ static int add_window(const struct table *table, uint32_t column, uint32_t slot,
         column_is_ragged(window) ? (uint32_t)table_ragged_rows(table, column, &slot, 1) : column_steps(window);
     const uint32_t *list = slot_list(&table->items, slot) + table->windows.first[column];
     for (uint32_t k = 0; k < length; k++)
-        if ((k == 0 || list[k] != list[k - 1]) && add_step(&table->steps, window->source, list[k], runs)) return -1;
+        if ((k == 0 || list[k] != list[k - 1]) && add_step(table->steps, window->source, list[k], runs)) return -1;
     return 0;
 }
 

@@ -35,6 +35,7 @@ static const char *const number_keys[NUMBERS] = {
 
 struct table_restore {
     struct table *table;
+    const struct table_restore *owner; /* of the steps that its items see: itself, or another */
     uint64_t numbers[NUMBERS];
     double *priorities;  /* by slot */
     uint64_t *described; /* one bit a slot of items */
@@ -115,7 +116,7 @@ static void take_description(struct table *table, const struct description *from
     memcpy(table->random.words, from->random, sizeof table->random.words);
     table->items.fresh = (uint32_t)from->numbers[SLOTS_USED];
     table->items.next_age = from->numbers[NEXT_AGE];
-    table->steps.fresh = (uint32_t)from->numbers[STEPS_USED];
+    table->own_steps.fresh = (uint32_t)from->numbers[STEPS_USED];
     table->added = from->numbers[ADDED];
     table->sampled = from->numbers[SAMPLED];
     table->removed = from->numbers[REMOVED];
@@ -144,7 +145,9 @@ static struct table *make_table(const struct description *description, struct er
 /* Makes the table, and room for what is known of it until it is whole. */
 static int begin(struct table_restore *restore, const struct description *description, struct error *error) {
     restore->table = make_table(description, error);
+    restore->owner = restore;
     if (!restore->table) return -1;
+    restore->table->lacks_references = true;
     const struct table *table = restore->table;
     uint64_t used = description->numbers[SLOTS_USED], size = description->numbers[SIZE];
     if (used > table->items.slots || size > used || size > table->config.capacity) {
@@ -153,7 +156,7 @@ static int begin(struct table_restore *restore, const struct description *descri
                          table->config.name, size, used, table->config.capacity);
     }
     uint64_t steps_used = description->numbers[STEPS_USED], steps = description->numbers[STEPS];
-    if (steps_used > table->steps.slots || steps > steps_used) {
+    if (steps_used > table->own_steps.slots || steps > steps_used) {
         return error_set(error, ERROR_GENERIC, "table '%s': %" PRIu64 " steps in %" PRIu64 " slots do not fit it",
                          table->config.name, steps, steps_used);
     }
@@ -169,7 +172,7 @@ static int begin(struct table_restore *restore, const struct description *descri
         table_close(restore->table, (const char *)closed->bytes.data, closed->bytes.length, error))
         return -1;
     if (table_back_slots(restore->table, &restore->table->items, used, error) ||
-        (steps_used && table_back_slots(restore->table, &restore->table->steps, steps_used, error)))
+        (steps_used && table_back_slots(restore->table, &restore->table->own_steps, steps_used, error)))
         return -1;
     take_description(restore->table, description);
     return 0;
@@ -189,6 +192,11 @@ struct table_restore *table_restore_begin(const uint8_t *bytes, size_t length, s
         return NULL;
     }
     return restore;
+}
+
+int table_restore_share(struct table_restore *restore, struct table_restore *owner, struct error *error) {
+    restore->owner = owner;
+    return table_share_steps(restore->table, owner->table, error);
 }
 
 const struct table_config *table_restore_config(const struct table_restore *restore) {
@@ -270,7 +278,7 @@ static int restore_index(struct table_restore *restore, const uint8_t *body, siz
 /* Bytes of items or of steps. Items have been described; which steps they see is checked when all steps are there. */
 static int restore_slots(struct table_restore *restore, enum slot_kind kind, const uint8_t *body, size_t length,
                          struct error *error) {
-    struct slot_store *store = kind == SLOT_OF_ITEM ? &restore->table->items : &restore->table->steps;
+    struct slot_store *store = kind == SLOT_OF_ITEM ? &restore->table->items : &restore->table->own_steps;
     const char *of = kind == SLOT_OF_ITEM ? "items" : "steps", *name = restore->table->config.name;
     uint32_t slots[SLOT_RECORD_MOST], n;
     uint64_t *came = restore->came[kind];
@@ -334,14 +342,14 @@ static int restore_order(struct table_restore *restore, struct aged_slot *order,
 /* A reference for each place at which an item sees a step. Steps that none sees were kept by streams that are no more. */
 static int restore_references(struct table_restore *restore, const struct aged_slot *order, struct error *error) {
     const struct slot_store *items = &restore->table->items;
-    struct slot_store *steps = &restore->table->steps;
+    struct slot_store *steps = restore->table->steps;
     for (uint32_t i = 0; i < items->live; i++) {
         const uint32_t *list = slot_list(items, order[i].slot);
         if (!window_map_is_list(&restore->table->windows, list))
             return refuse(restore, error, "its item lacks steps that it must see", order[i].slot);
         for (uint32_t k = 0; k < items->list_length; k++) {
             if (list[k] >= SLOT_STEPS_MOST) continue;
-            if (list[k] >= steps->fresh || !bitmap_has(restore->came[SLOT_OF_STEP], list[k]))
+            if (list[k] >= steps->fresh || !bitmap_has(restore->owner->came[SLOT_OF_STEP], list[k]))
                 return refuse(restore, error, "its item sees a step that is not there", order[i].slot);
             uint32_t *references = slot_references(steps, list[k]);
             if (*references == SLOT_MOST_REFERENCES)
@@ -379,10 +387,11 @@ struct table *table_restore_finish(struct table_restore *restore, struct error *
         table_restore_free(restore);
         return NULL;
     }
-    slot_store_collect(&table->steps);
+    table->lacks_references = false;
+    slot_store_collect(&table->own_steps);
     slot_store_collect(&table->items);
     slot_store_forget_ids(&table->items, random_entropy());
-    table_recheck(table);
+    if (!table->owner) table_recheck(table);
     forget_work(restore);
     return table;
 }

@@ -11,6 +11,9 @@ struct table_restore;
 
 /* From the map that table_cut_describe wrote. NULL with `error` set. */
 struct table_restore *table_restore_begin(const uint8_t *description, size_t length, struct error *error);
+/* Of a table with steps_of, before any of its records: `owner` is the restore of that table. Its finish comes after this
+ * one's, and then table_apply_settle of this table. -1 with `error` set. */
+int table_restore_share(struct table_restore *restore, struct table_restore *owner, struct error *error);
 const struct table_config *table_restore_config(const struct table_restore *restore);
 int table_restore_record(struct table_restore *restore, uint32_t kind, const uint8_t *body, size_t length,
                          struct error *error);

@@ -51,7 +51,13 @@ struct table {
     uint64_t drawing; /* draws of large batches that were let through and have still to be made */
     struct staging staging;
     /* of a table with windows */
-    struct slot_store steps;
+    struct slot_store *steps; /* its own, or those of `owner` */
+    struct slot_store own_steps;
+    struct table *owner; /* whose steps it shares; NULL: nobody's (table_share.c) */
+    uint32_t sharers; /* tables that share its steps, and … */
+    uint64_t sharing_slots; /* … the slots of their items */
+    bool freed; /* it goes with the last of them */
+    bool lacks_references; /* amid a restore: its items do not hold the steps that they see yet */
     struct window_map windows;
     struct stream *streams;
     uint64_t stream_count, stream_steps; /* how many, and what their histories are together */
@@ -111,8 +117,11 @@ void table_sweep_stale(struct table *table);
 uint64_t table_bytes(const struct table *table); /* payload of live items and steps */
 /* Removes items until that many bytes more are within max_bytes, or none is left; trees need table_repair. */
 void table_evict_for_bytes(struct table *table, uint64_t more_bytes);
-/* The most steps that can be needed at once. */
-uint64_t table_step_slots(const struct table_config *config, uint32_t slots);
+/* The most steps that so many slots of items can need at once, of one table or of several that share steps. */
+uint64_t table_step_slots(const struct table_config *config, uint64_t slots);
+/* Room for the steps of items: those of the table, and three times as many of tables that share its steps. */
+#define TABLE_STEPS_FOR 4u
+void table_share_end(struct table *table); /* its items let go of the steps that they see, before it goes */
 
 static inline uint64_t table_id(const struct table *table, uint32_t slot) {
     return (uint64_t)(table->shard_bits | table->items.slot[slot].generation) << 32 | slot;

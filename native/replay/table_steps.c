@@ -14,7 +14,7 @@ bool table_has_windows(const struct table *table) {
     return table->windows.steps > 0;
 }
 
-uint64_t table_step_slots(const struct table_config *config, uint32_t slots) {
+uint64_t table_step_slots(const struct table_config *config, uint64_t slots) {
     struct window_map map;
     window_map_init(&map, config);
     return (uint64_t)window_map_most_steps(&map) * slots + TABLE_MAX_STREAM_STEPS + TABLE_MAX_BATCH;
@@ -22,12 +22,20 @@ uint64_t table_step_slots(const struct table_config *config, uint32_t slots) {
 
 /* ---- streams ------------------------------------------------------------------------------------------------------- */
 
+static int check_takes_steps(const struct table *table, struct error *error) {
+    const struct table_config *config = &table->config;
+    if (!table_has_windows(table))
+        return error_set(error, ERROR_BADSCHEMA, "table '%s' has no windows, so it takes no steps; add items to it",
+                         config->name);
+    return *config->steps_of
+               ? error_set(error, ERROR_BADSCHEMA, "table '%s' shares the steps of table '%s'; append them there",
+                           config->name, config->steps_of)
+               : 0;
+}
+
 struct stream *table_stream_new(struct table *table, uint32_t history, struct error *error) {
     const char *name = table->config.name;
-    if (!table_has_windows(table)) {
-        error_set(error, ERROR_BADSCHEMA, "table '%s' has no windows, so it takes no steps; add items to it", name);
-        return NULL;
-    }
+    if (check_takes_steps(table, error)) return NULL;
     if (history < table->windows.span || history > STREAM_MAX_HISTORY) {
         error_set(error, ERROR_LIMIT,
                   "expected a history of %" PRIu32
@@ -62,7 +70,7 @@ void table_stream_free(struct table *table, struct stream *stream) {
 
 bool table_stream_free_some(struct table *table, struct stream *stream, uint32_t most) {
     assert(stream->table == table);
-    uint32_t cleared = stream_clear(stream, &table->steps, most);
+    uint32_t cleared = stream_clear(stream, table->steps, most);
     table->kept_steps -= cleared;
     if (cleared == most) return true;
     LIST_TAKE_OUT(table->streams, stream, next, previous);
@@ -79,11 +87,8 @@ uint64_t stream_steps(const struct stream *stream) {
 /* ---- steps ---------------------------------------------------------------------------------------------------------- */
 
 static int check_reservation(const struct table *table, uint32_t n, struct error *error) {
-    const struct slot_store *store = &table->steps;
-    if (!table_has_windows(table)) {
-        return error_set(error, ERROR_BADSCHEMA, "table '%s' has no windows, so it takes no steps; add items to it",
-                         table->config.name);
-    }
+    const struct slot_store *store = table->steps;
+    if (check_takes_steps(table, error)) return -1;
     if (n < 1 || n > TABLE_MAX_BATCH)
         return error_set(error, ERROR_LIMIT, "expected 1 to %u steps at once, got %" PRIu32, TABLE_MAX_BATCH, n);
     uint64_t reserved = store->reserved + (uint64_t)n;
@@ -99,15 +104,15 @@ static int check_reservation(const struct table *table, uint32_t n, struct error
 
 struct reservation *table_reserve_steps(struct table *table, uint32_t n, struct error *error) {
     if (table_check_open(table, error) || check_reservation(table, n, error) ||
-        table_back_slots(table, &table->steps, n, error)) {
+        table_back_slots(table, table->steps, n, error)) {
         return NULL;
     }
-    return reservation_new(table, &table->steps, n, n <= TABLE_RESERVED_LIMIT, error);
+    return reservation_new(table, table->steps, n, n <= TABLE_RESERVED_LIMIT, error);
 }
 
 uint64_t table_bytes(const struct table *table) {
     uint64_t ragged = table->items.ragged ? table->items.ragged->live_bytes : 0;
-    return (uint64_t)table->items.live * table->items.slot_bytes + ragged + slot_store_bytes(&table->steps);
+    return (uint64_t)table->items.live * table->items.slot_bytes + ragged + slot_store_bytes(&table->own_steps);
 }
 
 void table_evict_for_bytes(struct table *table, uint64_t more_bytes) {
@@ -145,12 +150,19 @@ static int check_flags(uint32_t n, const uint8_t *flags, struct error *error) {
 /* Items leave to make room for steps within max_bytes. The steps that streams keep do not leave, so they must fit. */
 static int check_kept(const struct table *table, uint32_t more, struct error *error) {
     uint64_t kept = table->kept_steps + table->keeping + more, max_bytes = table->config.max_bytes;
-    if (max_bytes && kept * slot_store_mean_bytes(&table->steps) > max_bytes) {
+    if (max_bytes && kept * slot_store_mean_bytes(table->steps) > max_bytes) {
         return error_set(error, ERROR_LIMIT,
                          "max_bytes of table '%s' is %" PRIu64 ", and the %" PRIu64
                          " last steps of its streams need %" PRIu64
                          "; raise max_bytes, use fewer streams, or a smaller history",
-                         table->config.name, max_bytes, kept, kept * slot_store_mean_bytes(&table->steps));
+                         table->config.name, max_bytes, kept, kept * slot_store_mean_bytes(table->steps));
+    }
+    if (max_bytes && table->sharers && table->items.live == 0 && table_bytes(table) > max_bytes) {
+        return error_set(error, ERROR_LIMIT,
+                         "the steps of table '%s' take %" PRIu64 " bytes, its max_bytes is %" PRIu64
+                         ", and items of the tables that share them show what its own do not; let some of those leave, "
+                         "or raise max_bytes",
+                         table->config.name, table_bytes(table), max_bytes);
     }
     return 0;
 }
@@ -176,8 +188,8 @@ void table_append_part(struct table *table, struct reservation *reservation, uin
     for (uint32_t i = 0; i < n; i++) {
         table->kept_steps += streams[i]->steps < streams[i]->history;
         streams[i]->expected--;
-        slot_store_enter(&table->steps, slots[i]);
-        stream_append(streams[i], &table->steps, slots[i], flags ? flags[i] : 0);
+        slot_store_enter(table->steps, slots[i]);
+        stream_append(streams[i], table->steps, slots[i], flags ? flags[i] : 0);
     }
     reservation->entered += n;
     reservation->keeps -= (uint32_t)(table->kept_steps - kept);
@@ -214,9 +226,9 @@ int table_resolve_part(struct table *table, struct reservation *reservation, uin
     assert(reservation->table == table && table_has_windows(table) && n <= reservation->n - reservation->resolved);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t item = reservation->resolved;
-        assert(streams[i]->table == table);
+        assert(streams[i]->table == table_owner_of_steps(table));
         struct error why = {.code = ERROR_NONE};
-        if (window_map_resolve(map, &table->steps, streams[i], steps[i], spans, item,
+        if (window_map_resolve(map, table->steps, streams[i], steps[i], spans, item,
                                reservation_list(reservation, item), &why)) {
             reservation_unresolve(reservation, 0);
             return error_set(error, why.code, "item %" PRIu32 " of %" PRIu32 ": %s", item, reservation->n, why.message);
@@ -241,20 +253,20 @@ const uint8_t *table_window_step(const struct table *table, uint32_t column, uin
                                  size_t *size_bytes) {
     uint32_t source = table->config.column[column].source;
     uint32_t step = table_window_step_number(table, column, slot, index);
-    if (coded_columns_has(&table->steps.coded, source))
-        return coded_columns_block(&table->steps.coded, source, step, size_bytes);
-    *size_bytes = table->steps.value_bytes[source];
+    if (coded_columns_has(&table->steps->coded, source))
+        return coded_columns_block(&table->steps->coded, source, step, size_bytes);
+    *size_bytes = table->steps->value_bytes[source];
     if (*size_bytes == 0) return (const uint8_t *)"";
-    return column_arrays_value(&table->steps.arrays, source, step);
+    return column_arrays_value(&table->steps->arrays, source, step);
 }
 
 void table_window_read(const struct table *table, uint32_t column, uint32_t slot, uint32_t index, void *out) {
     uint32_t source = table->config.column[column].source;
     uint32_t step = table_window_step_number(table, column, slot, index);
-    if (coded_columns_has(&table->steps.coded, source))
-        coded_columns_decode(&table->steps.coded, source, step, out);
+    if (coded_columns_has(&table->steps->coded, source))
+        coded_columns_decode(&table->steps->coded, source, step, out);
     else
-        memcpy(out, column_arrays_value(&table->steps.arrays, source, step), table->steps.value_bytes[source]);
+        memcpy(out, column_arrays_value(&table->steps->arrays, source, step), table->steps->value_bytes[source]);
 }
 
 uint32_t table_window_step_number(const struct table *table, uint32_t column, uint32_t slot, uint32_t index) {

@@ -153,8 +153,8 @@ static void blocks_that_are_none_are_refused(enum step_codec kind) {
     CHECK(error.code == ERROR_BADSHAPE && strstr(error.message, "at index 1 that is none"));
     CHECK(stream_steps(stream) == 0);
     reservation_release(reservation);
-    CHECK(table->steps.occupied == 0 && table->steps.reserved == 0);
-    for (uint32_t i = 0; i < table->steps.coded.pool.fresh; i++) CHECK(table->steps.coded.pool.chunk[i].used == 0);
+    CHECK(table->steps->occupied == 0 && table->steps->reserved == 0);
+    for (uint32_t i = 0; i < table->steps->coded.pool.fresh; i++) CHECK(table->steps->coded.pool.chunk[i].used == 0);
     codec_free(codec);
     table_free(table);
 }

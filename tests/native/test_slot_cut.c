@@ -133,11 +133,11 @@ static struct sight sight_of(const struct table *table) {
 
 /* How many steps the items of a table see, and that each has as many references as places that show it. */
 static uint32_t count_steps(const struct table *table) {
-    uint32_t *places = calloc(table->steps.fresh + 1, sizeof *places), steps = 0;
+    uint32_t *places = calloc(table->steps->fresh + 1, sizeof *places), steps = 0;
     for (uint32_t slot = table->order.oldest; slot != SLOT_NONE; slot = table->items.slot[slot].newer)
         for (uint32_t i = 0; i < table->windows.steps; i++) steps += places[slot_list(&table->items, slot)[i]]++ == 0;
-    for (uint32_t step = 0; step < table->steps.fresh; step++)
-        CHECK(places[step] == *slot_references(&table->steps, step));
+    for (uint32_t step = 0; step < table->steps->fresh; step++)
+        CHECK(places[step] == *slot_references(table->steps, step));
     free(places);
     return steps;
 }
@@ -166,18 +166,18 @@ static void cut_in_storm(uint64_t seed, uint64_t held_bytes, enum step_codec cod
         } while (table_cut_step(table));
         CHECK(!table_cut_failed(table));
         table_cut_end(table);
-        CHECK(table->steps.held == 0 && table->items.held == 0 && table->items.pinned == 0);
+        CHECK(table->steps->held == 0 && table->items.held == 0 && table->items.pinned == 0);
         struct table *restored = restore_from(&memory);
         struct sight after = sight_of(restored);
         CHECK(before.count == after.count);
         for (uint32_t i = 0; i < before.count; i++)
             CHECK(memcmp(&before.items[i], &after.items[i], sizeof before.items[i]) == 0);
-        CHECK(count_steps(restored) == restored->steps.occupied);
+        CHECK(count_steps(restored) == restored->steps->occupied);
         uint64_t bytes = 0;
-        for (uint32_t step = 0; step < restored->steps.fresh; step++)
-            bytes += *slot_references(&restored->steps, step) ? slot_store_slot_bytes(&restored->steps, step) : 0;
-        CHECK(bytes == slot_store_bytes(&restored->steps));
-        CHECK(slot_store_free_slots(&restored->steps) + restored->steps.occupied == restored->steps.slots);
+        for (uint32_t step = 0; step < restored->steps->fresh; step++)
+            bytes += *slot_references(restored->steps, step) ? slot_store_slot_bytes(restored->steps, step) : 0;
+        CHECK(bytes == slot_store_bytes(restored->steps));
+        CHECK(slot_store_free_slots(restored->steps) + restored->steps->occupied == restored->steps->slots);
         free(before.items);
         free(after.items);
         forget(&memory);
@@ -209,7 +209,7 @@ static void steps_held_for_a_snapshot_do_not_count_against_max_bytes(void) {
     struct memory_sink memory;
     begin(table, &memory, 1u << 20);
     for (int i = 0; i < 400; i++) storm_once(&storm, table);
-    CHECK(table->steps.held > 0 && info_of(table).size > size / 2 && info_of(table).bytes <= 40000);
+    CHECK(table->steps->held > 0 && info_of(table).size > size / 2 && info_of(table).bytes <= 40000);
     finish_cut(table);
     forget(&memory);
     table_free(table);

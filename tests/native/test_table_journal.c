@@ -351,7 +351,7 @@ static void run(struct table_config config, uint64_t seed) {
     }
     table_free(stage.table);
     table_reset(stage.copy);
-    CHECK(stage.copy->items.occupied == 0 && stage.copy->steps.occupied == 0); /* no reference is left over */
+    CHECK(stage.copy->items.occupied == 0 && stage.copy->steps->occupied == 0); /* no reference is left over */
     table_free(stage.copy);
 }
 

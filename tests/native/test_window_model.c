@@ -284,7 +284,7 @@ static void compare(const struct model *model) {
         CHECK(info.step_bytes == distinct * (FRAME_BYTES + 8));
     else
         CHECK(info.step_bytes <= distinct * (FRAME_BYTES + 8 + 80));
-    CHECK(model->table->steps.reserved == 0);
+    CHECK(model->table->steps->reserved == 0);
 }
 
 static void run(enum step_codec codec, uint64_t seed) {
@@ -317,7 +317,7 @@ static void run(enum step_codec codec, uint64_t seed) {
         compare(model);
     }
     while (model->pin_count) unpin(model);
-    CHECK(model->table->steps.fresh < 1000); /* slots are used again */
+    CHECK(model->table->steps->fresh < 1000); /* slots are used again */
     table_free(model->table);
     free(model);
 }

@@ -155,7 +155,7 @@ static void what_a_window_cannot_see_is_refused_and_changes_nothing(void) {
     CHECK(table_commit(table, reservation, NULL, &id, &error) == -1 && error.code == ERROR_BADSCHEMA);
     reservation_release(reservation);
     CHECK(append(table, stream, 1, 0, (const uint8_t[]){4}) == -1 && strstr(error.message, "flags"));
-    CHECK(stream_steps(stream) == 12 && table->steps.reserved == 0);
+    CHECK(stream_steps(stream) == 12 && table->steps->reserved == 0);
     table_free(table);
 }
 
@@ -183,7 +183,7 @@ static void steps_leave_when_nobody_needs_them(void) {
     uint64_t ids[4], id;
     uint32_t slot;
     CHECK(append(table, stream, 30, 0, NULL) == 0);
-    CHECK(info_of(table).steps == 8 && table->steps.fresh == 30);
+    CHECK(info_of(table).steps == 8 && table->steps->fresh == 30);
     for (uint32_t i = 0; i < 4; i++)  /* items at 25, 26: they see 22 … 29 */
         CHECK(make_item(table, stream, 25 + i / 2, &ids[i]) == 0);
     CHECK(append(table, stream, 8, 30, NULL) == 0);
@@ -201,7 +201,7 @@ static void steps_leave_when_nobody_needs_them(void) {
     table_reset(table);
     CHECK(info_of(table).steps == 0 && info_of(table).bytes == 0);
     stream = table_stream_new(table, 8, &error);
-    CHECK(append(table, stream, 30, 0, NULL) == 0 && table->steps.fresh <= 38); /* slots are used again */
+    CHECK(append(table, stream, 30, 0, NULL) == 0 && table->steps->fresh <= 38); /* slots are used again */
     table_free(table);
 }
 
@@ -229,12 +229,12 @@ static void a_step_that_is_shown_too_often_is_refused(void) {
     struct stream *stream = table_stream_new(table, 8, &error);
     uint64_t id;
     CHECK(append(table, stream, 8, 0, NULL) == 0);
-    uint32_t step = stream_at(stream, 3)->step, before = *slot_references(&table->steps, stream_at(stream, 2)->step);
-    *slot_references(&table->steps, step) = SLOT_MOST_REFERENCES;
+    uint32_t step = stream_at(stream, 3)->step, before = *slot_references(table->steps, stream_at(stream, 2)->step);
+    *slot_references(table->steps, step) = SLOT_MOST_REFERENCES;
     CHECK(make_item(table, stream, 3, &id) == -1 && error.code == ERROR_LIMIT);
-    CHECK(*slot_references(&table->steps, step) == SLOT_MOST_REFERENCES);
-    CHECK(*slot_references(&table->steps, stream_at(stream, 2)->step) == before);
-    *slot_references(&table->steps, step) = 1;
+    CHECK(*slot_references(table->steps, step) == SLOT_MOST_REFERENCES);
+    CHECK(*slot_references(table->steps, stream_at(stream, 2)->step) == before);
+    *slot_references(table->steps, step) = 1;
     CHECK(make_item(table, stream, 3, &id) == 0);
     table_free(table);
 }

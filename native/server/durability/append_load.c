@@ -221,11 +221,11 @@ static int load_increment(struct load *load, int folder, const char *name, bool 
 
 static int adopt_tables(struct load *load, struct snapshot_content *content) {
     struct replay_registry *registry = load->server->replay->tables;
-    while (content->count > 0 && load->what == APPEND_LOAD_ALL) {
-        struct table *table = content->tables[content->count - 1];
-        struct replay_entry *entry = replay_registry_entry_new(registry, table);
+    for (uint32_t i = 0; i < content->count && load->what == APPEND_LOAD_ALL;
+         i++) { /* in order: owners of steps first */
+        struct replay_entry *entry = replay_registry_entry_new(registry, content->tables[i]);
         if (!entry) return error_set(load->error, ERROR_GENERIC, "no memory for a table");
-        content->count--;
+        content->tables[i] = NULL; /* it is the registry's */
         replay_log_adopt(registry, entry);
     }
     return 0;

@@ -39,7 +39,12 @@ static void create_command(struct client *client) {
 
 static void drop_command(struct client *client) {
     struct replay_entry *entry = replay_entry_or_reply(client);
-    if (entry) {
+    const struct replay_registry *registry = client->server->replay->tables;
+    const struct replay_entry *sharer = entry ? replay_registry_sharer(registry, entry) : NULL;
+    if (sharer) {
+        reply_error(client, "ERR table '%s' cannot be dropped while table '%s' shares its steps; drop that one first",
+                    table_config(entry->table)->name, table_config(sharer->table)->name);
+    } else if (entry) {
         const char *name = table_config(entry->table)->name;
         log_event(LOG_INFO, "table_dropped", LOG_FIELDS({"table", .text = name}), "table '%s' is dropped", name);
         replay_registry_drop(client->server->replay->tables, entry);

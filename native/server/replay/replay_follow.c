@@ -105,7 +105,7 @@ static int create(struct replay_registry *registry, const char *name, const uint
         return error_set(error, ERROR_EXISTS, "the table '%s' begins, although it is there", name);
     struct replay_entry *entry = replay_log_make(registry, name, record, length, error);
     if (!entry) return -1;
-    entry->logged = registry->logs && upcalls.append_log_buffer(registry->server); /* else the next base has it */
+    entry->logged = replay_log_takes_new(entry);
     tell_file(entry, TABLE_JOURNAL_CREATE, record, length);
     enter(registry, entry);
     return 0;

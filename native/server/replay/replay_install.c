@@ -23,10 +23,30 @@ static struct replay_entry *entry_of_name(struct replay_registry *registry, cons
     return replay_registry_find(registry, name, strlen(name), &error);
 }
 
+/* What goes on sharing steps must not lose their owner. */
+static int check_sharers(const struct replay_registry *registry, struct table *const *tables, uint32_t count,
+                         struct error *error) {
+    for (const struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
+        const struct table_config *config = table_config(entry->table);
+        bool loses = false, comes = false;
+        for (uint32_t i = 0; i < count; i++) {
+            loses |= strcmp(table_config(tables[i])->name, config->steps_of) == 0;
+            comes |= strcmp(table_config(tables[i])->name, config->name) == 0;
+        }
+        if (loses && !comes)
+            return error_set(
+                error, ERROR_EXISTS,
+                "table '%s' shares the steps of table '%s', which the snapshot has without it; drop '%s' first",
+                config->name, config->steps_of, config->name);
+    }
+    return 0;
+}
+
 static int check(struct replay_registry *registry, struct table *const *tables, uint32_t count, struct text *said,
                  struct error *error) {
     uint32_t total = registry->count;
     uint64_t new_bytes = 0; /* of tables that are not there yet, when they are full */
+    if (check_sharers(registry, tables, count, error)) return -1;
     for (uint32_t i = 0; i < count; i++) {
         const struct table_config *config = table_config(tables[i]);
         const struct replay_entry *there = entry_of_name(registry, config->name);
@@ -56,15 +76,18 @@ int replay_registry_install(struct replay_registry *registry, struct table *cons
         if (!entries[i]) failed = error_set(error, ERROR_GENERIC, "out of memory for %u tables", count);
     }
     for (uint32_t i = 0; entries && i < count; i++) {
+        struct replay_entry *there = failed ? NULL : entry_of_name(registry, table_config(tables[i])->name);
+        if (there) replay_log_replaced(there, entries[i]);
+    }
+    for (uint32_t i = entries ? count : 0; i-- > 0;) { /* those that share steps before the owners of these */
+        struct replay_entry *there = failed ? NULL : entry_of_name(registry, table_config(tables[i])->name);
+        if (there) there->replaced = true;
+        if (there) replay_registry_drop(registry, there);
+    }
+    for (uint32_t i = 0; entries && i < count; i++) {
         if (failed) {
             memory_free(entries[i]);
             continue;
-        }
-        struct replay_entry *there = entry_of_name(registry, table_config(tables[i])->name);
-        if (there) {
-            there->replaced = true;
-            replay_log_replaced(there, entries[i]);
-            replay_registry_drop(registry, there);
         }
         replay_registry_enter(registry, entries[i]);
         replay_log_restored(entries[i]);

@@ -59,11 +59,20 @@ int replay_log_begin(struct replay_entry *entry, struct error *error) {
                                                                                            : 0;
 }
 
+/* Else the next base has it: with the steps that it shares, if the file lacks those. */
+bool replay_log_takes_new(const struct replay_entry *entry) {
+    const struct replay_registry *registry = entry->registry;
+    const struct replay_entry *other = registry->entries;
+    while (other && other->table != table_owner_of_steps(entry->table)) other = other->next;
+    bool has_steps = !*table_config(entry->table)->steps_of || (other && other->logged);
+    return registry->logs && has_steps && upcalls.append_log_buffer(registry->server);
+}
+
 void replay_log_created(struct replay_entry *entry) {
     if (!table_has_journal(entry->table)) return;
     struct replay_registry *registry = entry->registry;
     struct server *server = registry->server;
-    entry->logged = registry->logs && upcalls.append_log_buffer(server); /* else the next base has it */
+    entry->logged = replay_log_takes_new(entry);
     entry->streamed = server->place.streams_tables;
     if (!table_journal_tell_created(entry->table)) { /* there was no memory to write its spec */
         if (entry->logged) upcalls.append_log_lost(server);
@@ -201,6 +210,10 @@ struct replay_entry *replay_log_make(struct replay_registry *registry, const cha
         return NULL;
     }
     struct table *table = table_apply_create(record, length, name, error);
+    if (table && replay_registry_share_steps(registry, table, error)) {
+        table_free(table);
+        return NULL;
+    }
     struct replay_entry *entry = table ? replay_registry_entry_new(registry, table) : NULL;
     if (table && !entry) {
         table_free(table);
@@ -223,6 +236,18 @@ static void unskip(struct text *skipped, const char *name) {
     for (char *at; skipped->data && (at = strstr(skipped->data, line));) memset(at + 1, '\n', strlen(name));
 }
 
+/* Of a new table: it shares steps of a table whose own records are passed over. */
+static bool lacks_steps(struct replay_registry *registry, const struct text *skipped, const struct replay_entry *made) {
+    const char *steps_of = table_config(made->table)->steps_of;
+    return *steps_of && (is_skipped(skipped, steps_of) || !find(registry, steps_of)->logged);
+}
+
+static void skip(struct text *skipped, const char *name, struct replay_entry *made) {
+    text_append(skipped, "\n%s\n", name);
+    if (made) table_free(made->table);
+    memory_free(made);
+}
+
 int replay_log_apply(struct replay_registry *registry, const char *name, const uint8_t *record, size_t length,
                      uint64_t base, struct text *skipped, struct error *error) {
     uint32_t kind = table_apply_kind(record, length);
@@ -230,8 +255,13 @@ int replay_log_apply(struct replay_registry *registry, const char *name, const u
     if (kind == TABLE_JOURNAL_CREATE) {
         unskip(skipped, name);
         struct replay_entry *made = replay_log_make(registry, name, record, length, error);
-        if (made) replay_log_adopt(registry, made);
-        return made ? 0 : -1;
+        if (made && !lacks_steps(registry, skipped, made))
+            replay_log_adopt(registry, made);
+        else if (made || error->code == ERROR_NOTABLE)
+            skip(skipped, name, made);
+        else
+            return -1;
+        return 0;
     }
     if (kind == TABLE_JOURNAL_IN_BASE) {
         size_t body_length;

@@ -13,6 +13,8 @@
 /* ---- for the registry ---- */
 int replay_log_begin(struct replay_entry *entry, struct error *error); /* of a new table; -1: no memory to log it */
 void replay_log_created(struct replay_entry *entry); /* it is in service */
+/* Whether the file can have a new table from its creation on; else the next base has it. */
+bool replay_log_takes_new(const struct replay_entry *entry);
 void replay_log_restored(struct replay_entry *entry); /* as is one out of a snapshot */
 /* Before `former` is dropped for `entry`, a restored table of its name. */
 void replay_log_replaced(struct replay_entry *former, struct replay_entry *entry);
@@ -48,8 +50,8 @@ void replay_log_adopt(struct replay_registry *registry, struct replay_entry *ent
 /* A table of the record of its creation, which is not in the registry yet. NULL: it is refused. */
 struct replay_entry *replay_log_make(struct replay_registry *registry, const char *name, const uint8_t *record,
                                      size_t length, struct error *error);
-/* A record of a table, read from files with this base. `skipped`: names of tables whose base was not finished, each between
- * two line feeds. -1: it is refused. */
+/* A record of a table, read from files with this base. `skipped`: names of tables whose base was not finished, and of those
+ * that share their steps, each between two line feeds. -1: it is refused. */
 int replay_log_apply(struct replay_registry *registry, const char *name, const uint8_t *record, size_t length,
                      uint64_t base, struct text *skipped, struct error *error);
 /* All is read: says what there is. */

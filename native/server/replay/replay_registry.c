@@ -150,6 +150,22 @@ void replay_registry_enter(struct replay_registry *registry, struct replay_entry
     sweep_dropped(registry);
 }
 
+struct replay_entry *replay_registry_sharer(const struct replay_registry *registry, const struct replay_entry *owner) {
+    struct replay_entry *entry = registry->entries;
+    while (entry && (entry == owner || table_owner_of_steps(entry->table) != owner->table)) entry = entry->next;
+    return entry;
+}
+
+int replay_registry_share_steps(struct replay_registry *registry, struct table *table, struct error *error) {
+    const struct table_config *config = table_config(table);
+    if (!*config->steps_of) return 0;
+    const struct replay_entry *owner = find(registry, config->steps_of, strlen(config->steps_of));
+    return owner ? table_share_steps(table, owner->table, error)
+                 : error_set(error, ERROR_NOTABLE,
+                             "table '%s' shares the steps of table '%s', which is not there; create that one first",
+                             config->name, config->steps_of);
+}
+
 int replay_registry_create_named(struct replay_registry *registry, const char *name, const uint8_t *spec, size_t length,
                                  struct error *error) {
     if (registry->server->place.follows_tables)
@@ -181,6 +197,10 @@ int replay_registry_create_named(struct replay_registry *registry, const char *n
     struct table *table = table_new(config, error);
     memory_free(config);
     if (!table) return -1;
+    if (replay_registry_share_steps(registry, table, error)) {
+        table_free(table);
+        return -1;
+    }
     entry = replay_registry_entry_new(registry, table);
     if (!entry || replay_log_begin(entry, error)) {
         if (!entry) error_set(error, ERROR_GENERIC, "out of memory for a table");
@@ -198,7 +218,11 @@ int replay_registry_create(struct replay_registry *registry, const uint8_t *spec
 }
 
 void replay_registry_drop(struct replay_registry *registry, struct replay_entry *entry) {
-    struct replay_entry **link = &registry->entries;
+    struct replay_entry *sharer, **link = &registry->entries;
+    while ((sharer = replay_registry_sharer(registry, entry))) {
+        sharer->replaced = entry->replaced;
+        replay_registry_drop(registry, sharer);
+    }
     while (*link != entry) link = &(*link)->next;
     *link = entry->next;
     registry->count--;

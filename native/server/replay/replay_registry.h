@@ -143,7 +143,7 @@ struct replay_request {
 struct replay_registry {
     struct server *server;
     uint64_t pins_lacked_us; /* when a reply last found no items that may be pinned; 0: never */
-    struct replay_entry *entries; /* in order of creation */
+    struct replay_entry *entries; /* in order of creation: what shares steps comes after their owner */
     uint32_t count;
     uint64_t entered; /* entries that there have ever been */
     struct replay_entry *dropped;
@@ -180,6 +180,10 @@ int replay_registry_check_memory(const struct replay_registry *registry, const s
 /* An entry for a table, NULL: memory is exhausted; and its entering service, as the last. */
 struct replay_entry *replay_registry_entry_new(struct replay_registry *registry, struct table *table);
 void replay_registry_enter(struct replay_registry *registry, struct replay_entry *entry);
+/* A table in service that shares the steps of this one; NULL: there is none. */
+struct replay_entry *replay_registry_sharer(const struct replay_registry *registry, const struct replay_entry *owner);
+/* Gives a new table with steps_of the steps of that table, if it is in service. ERROR_NOTABLE: it is not. */
+int replay_registry_share_steps(struct replay_registry *registry, struct table *table, struct error *error);
 
 /* Why the client that waits longest waits, or why a single item would have to. An empty message: it would not. */
 void replay_waiting_reason(const struct replay_entry *entry, bool sampling, struct error *error);
@@ -194,7 +198,7 @@ int replay_registry_create_named(struct replay_registry *registry, const char *n
 /* NULL with ERROR_NOTABLE. */
 struct replay_entry *replay_registry_find(struct replay_registry *registry, const void *name, size_t length,
                                           struct error *error);
-/* Takes a table out of service: its waiters are answered NOTABLE. */
+/* Takes a table out of service, and with it those that share its steps: their waiters are answered NOTABLE. */
 void replay_registry_drop(struct replay_registry *registry, struct replay_entry *entry);
 bool replay_entry_missing(const struct replay_entry *entry, struct error *error); /* sets NOTABLE for a dropped one */
 void replay_entry_retain(struct replay_entry *entry);

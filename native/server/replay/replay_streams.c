@@ -90,8 +90,9 @@ bool replay_streams_step(struct replay_registry *registry, uint64_t until_us) {
 /* ---- open ones ----------------------------------------------------------------------------------------------------- */
 
 static struct replay_streams *streams_of(const struct client *client, const struct replay_entry *entry) {
+    const struct table *owner = table_owner_of_steps(entry->table);
     struct replay_streams *streams = client->streams;
-    while (streams && streams->entry != entry) streams = streams->next_of_client;
+    while (streams && streams->entry->table != owner) streams = streams->next_of_client;
     return streams;
 }
 
@@ -240,7 +241,7 @@ uint32_t replay_streams_close(struct client *client, struct replay_entry *entry,
         struct stream *stream = get(open, number_at(argument, i));
         if (stream) {
             forget(open, number_at(argument, i));
-            close_stream(entry, stream);
+            close_stream(open->entry, stream);
             closed++;
         }
     }

@@ -1,6 +1,6 @@
 /* replay_streams: the streams that a connection appends steps to, by the numbers that the client gave them. They end
  * with the connection, with REPLAY.CLOSE, or with their table; giving their steps back is spread over turns of the
- * loop.
+ * loop. A table that shares steps has those of their owner.
  *
  * Functions that can refuse return 0, or -1 with `error` set and nothing changed. */
 #ifndef REPLAY_SERVER_REPLAY_STREAMS_H

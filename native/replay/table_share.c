@@ -1,0 +1,90 @@
+/* table_share: tables that share the steps of another one, their owner.
+ *
+ * Streams and the store of steps are the owner's; a table that shares them has items of its own. Why neither touches what
+ * the other shows:
+ *   - A step stays while a stream keeps it or an item of any of these tables shows it: all of them count in the same
+ *     references (slot_store.h), and an item that leaves drops its own.
+ *   - The owner's memory goes with the last of those that share: until then table_free only marks it.
+ *   - There is room for the steps of all, since no table is let in whose items could show more than the store holds.
+ * A snapshot cuts all tables at one moment. Its owner's cut has the steps, and each table's items name them by slot.
+ * Records (table_journal.h) need no such order: each table tells a step with the first of its own items that shows it,
+ * whatever the others have told, so a shared step may be told once for each table. Whoever applies them has the slot
+ * once. It is used for another step only after the items that showed the former have left, and of these the records were
+ * written when they left, in whichever table. */
+#include "replay/table_state.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "replay/spec_signature.h"
+
+struct table *table_owner_of_steps(struct table *table) {
+    return table->owner ? table->owner : table;
+}
+
+/* Whether items of both can see the same steps in the same way. */
+static bool same_steps(const struct table_config *left, const struct table_config *right) {
+    struct msgpack_writer a = {0}, b = {0};
+    spec_write_signature(&a, left);
+    spec_write_signature(&b, right);
+    bool same = !a.failed && !b.failed && a.length == b.length && memcmp(a.data, b.data, a.length) == 0;
+    memory_free(a.data);
+    memory_free(b.data);
+    return same && left->codec == right->codec;
+}
+
+static int check(const struct table *table, const struct table *owner, struct error *error) {
+    const struct table_config *config = &table->config, *other = &owner->config;
+    if (*other->steps_of)
+        return error_set(error, ERROR_BADSCHEMA,
+                         "steps_of: expected a table with steps of its own, got '%s', which shares those of '%s'; name "
+                         "that one",
+                         other->name, other->steps_of);
+    if (!same_steps(config, other))
+        return error_set(error, ERROR_BADSCHEMA,
+                         "steps_of: expected the signature and the compression of table '%s', got others; a table that "
+                         "shares steps has the same columns",
+                         other->name);
+    if (other->storage != STORAGE_MEMORY)
+        return error_set(error, ERROR_BADSCHEMA,
+                         "steps_of: expected a table whose storage is memory, got '%s', which lies on disk",
+                         other->name);
+    if (config->durable != other->durable)
+        return error_set(error, ERROR_BADSCHEMA,
+                         "steps_of: expected durable as table '%s' has it, %s, got %s; the append-only file has both "
+                         "tables or neither",
+                         other->name, other->durable ? "true" : "false", config->durable ? "true" : "false");
+    uint64_t slots = (uint64_t)owner->items.slots + owner->sharing_slots + table->items.slots;
+    if (table_step_slots(other, slots) > owner->own_steps.slots)
+        return error_set(error, ERROR_BADSCHEMA,
+                         "steps_of: the items of table '%s' and of those that share its steps could show more than it "
+                         "has room for, %" PRIu32
+                         " steps; they may have %u times its capacity together, so lower a capacity, or have the "
+                         "largest table own the steps",
+                         other->name, owner->own_steps.slots, TABLE_STEPS_FOR - 1);
+    return 0;
+}
+
+int table_share_steps(struct table *table, struct table *owner, struct error *error) {
+    assert(*table->config.steps_of && !table->owner && table->items.occupied == 0);
+    if (check(table, owner, error)) return -1;
+    table->owner = owner;
+    table->steps = table->items.seen = &owner->own_steps;
+    owner->sharers++;
+    owner->sharing_slots += table->items.slots;
+    return 0;
+}
+
+static void let_go(const struct slot_store *items) {
+    for (uint32_t slot = 0; slot < items->fresh; slot++)
+        if (slot_is_occupied(items, slot)) slot_store_drop_list(items, slot_list(items, slot));
+}
+
+void table_share_end(struct table *table) {
+    struct table *owner = table->owner;
+    if (!owner) return;
+    if (!table->lacks_references) let_go(&table->items);
+    owner->sharing_slots -= table->items.slots;
+    if (--owner->sharers == 0 && owner->freed) table_free(owner);
+}
