@@ -81,7 +81,8 @@ class Buffer(TableMethods, Staying):
         table: what it holds.
 
     Raises:
-        SchemaError: the core refuses the table's spec, or the table's storage is not "memory": a forked child could not
+        SchemaError: the core refuses the table's spec, the table shares the steps of another one, or its storage is not
+            "memory": a forked child could not
             have its own copy of a file.
         LimitExceeded: there is no memory for it.
     """
@@ -104,6 +105,11 @@ class Buffer(TableMethods, Staying):
             raise SchemaError(
                 f"table {table.name!r} has storage {table.storage!r}, which needs a server: use "
                 "rs.Server([table], directory=…), or storage='memory'"
+            )
+        if table.steps_of is not None:
+            raise SchemaError(
+                f"table {table.name!r} shares the steps of table {table.steps_of!r}, which needs a server: use "
+                "rs.Server with both tables"
             )
         config = ffi.new("struct table_config *")
         spec = table.pack()
@@ -225,6 +231,8 @@ class Buffer(TableMethods, Staying):
     def _written(self, kinds: tuple[type, type], environments: int | None, *options: Any) -> Any:
         n_step, discount, given = options
         check_in_flight(given.get("in_flight", 0))
+        if given.get("tables"):
+            raise SchemaError("a Buffer is one table: tables that share steps need a server, rs.Server([…])")
         more = {name: value for name, value in given.items() if name != "in_flight"}  # nothing is under way here
         return make_writer(kinds, self._table, BufferStreams(self), environments, n_step, discount, more)
 

@@ -111,8 +111,10 @@ class BufferStreams:
         priorities: np.ndarray | None,
         columns: dict[str, np.ndarray],
         timeout: float | None,
+        table: str | None = None,
     ) -> np.ndarray:
-        """See `StepSink`."""
+        """See `StepSink`; a buffer is one table."""
+        assert table is None
         buffer = self._buffer
         ids, memory = new_ids(len(streams))
         raw = ffi.NULL if priorities is None else ffi.from_buffer("double[]", np.ascontiguousarray(priorities))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -35,9 +36,11 @@ class ClientStreams:
     and made anew counts as a loss: its streams are gone.
     """
 
-    def __init__(self, client: Operations, served: ServedTable) -> None:
+    def __init__(self, client: Operations, served: ServedTable, sharing: Sequence[ServedTable] = ()) -> None:
         self._client = client
         self._served = served
+        self._sharing = {each.table.name: each for each in sharing}
+        """Other tables that items are made in."""
         self._connection: Exchanges | None = None
         self._process = os.getpid()
         self._history = 1
@@ -52,15 +55,22 @@ class ClientStreams:
         self._history = history
         connection = yield from self._connected()
         try:
-            served = yield from self._client._look_up(self._served.table.name)
-            if served.table.signature != self._served.table.signature:
-                raise SchemaError(
-                    f"table {served.table.name!r} was created again with another signature: make another writer"
-                )
+            served = yield from self._current(self._served)
+            sharing: dict[str, ServedTable] = {}
+            for name, each in self._sharing.items():
+                sharing[name] = yield from self._current(each)
         except BaseException:
             connection.close()
             raise
-        self._served, self._connection = served, connection
+        self._served, self._sharing, self._connection = served, sharing, connection
+
+    def _current(self, known: ServedTable) -> Operation[ServedTable]:
+        served = yield from self._client._look_up(known.table.name)
+        if (served.table.signature, served.table.steps_of) != (known.table.signature, known.table.steps_of):
+            raise SchemaError(
+                f"table {served.table.name!r} was created again with another signature: make another writer"
+            )
+        return served
 
     def _connected(self) -> Operation[Exchanges]:
         deadline = time.monotonic() + self._client._options.reconnect_timeout
@@ -122,11 +132,14 @@ class ClientStreams:
         priorities: np.ndarray | None,
         columns: dict[str, np.ndarray],
         timeout: float | None,
+        table: str | None = None,
     ) -> Operation[np.ndarray]:
         """See `StepSink`."""
-        return self._answer(commands.items(self._served, streams, steps, priorities, columns, timeout))
+        served = self._served if table is None else self._sharing[table]
+        return self._answer(commands.items(served, streams, steps, priorities, columns, timeout), served)
 
-    def _answer(self, command: Command[T]) -> Operation[T]:
+    def _answer(self, command: Command[T], of: ServedTable | None = None) -> Operation[T]:
+        served = of or self._served
         self._check_process()
         self._check_goes_on()
         if (connection := self._connection) is None:
@@ -137,9 +150,9 @@ class ClientStreams:
             return answer
         except TableNotFound as error:
             self.close()
-            raise (yield from self._client._with_known_tables(error, self._served.table.name)) from None
+            raise (yield from self._client._with_known_tables(error, served.table.name)) from None
         except ReplayError as error:
-            if _may_be_of_another_table(error) and (yield from self._was_made_anew()):
+            if _may_be_of_another_table(error) and (yield from self._was_made_anew(served)):
                 self.close()
                 gone = f"{command.what}: the table was created again, and its streams are gone"
                 if self._client._pool.address.several:  # perhaps by a change of places and back
@@ -158,9 +171,9 @@ class ClientStreams:
     def _check_process(self) -> None:
         check_process(self._process, f"this writer to {self._served.table.name!r}", "writer")
 
-    def _was_made_anew(self) -> Operation[bool]:
-        current = yield from self._client._look_up(self._served.table.name)
-        return current.incarnation != self._served.incarnation
+    def _was_made_anew(self, served: ServedTable) -> Operation[bool]:
+        current = yield from self._client._look_up(served.table.name)
+        return current.incarnation != served.incarnation
 
 
 def _may_be_of_another_table(error: ReplayError) -> bool:

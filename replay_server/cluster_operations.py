@@ -27,7 +27,7 @@ from .cluster_tables import closed_on_all, share_of, share_of_limiter, whole_inf
 from .cluster_wait import Wait
 from .commands import Command, ServedTable
 from .driver import Operation, operation
-from .errors import ConnectionLost, LimitExceeded, ServerError, TableClosed, Timeout, explain
+from .errors import ConnectionLost, LimitExceeded, SchemaError, ServerError, TableClosed, Timeout, explain
 from .gather import all_or_error, together
 from .n_step_writer import make_writer
 from .operations import Operations, told_as
@@ -192,6 +192,11 @@ class ClusterOperations(KnownShards):
 
     @_as_on_one
     def create_table(self, table: Table) -> Operation[None]:
+        if table.steps_of is not None:
+            raise SchemaError(
+                f"table {table.name!r} shares the steps of table {table.steps_of!r}, which is for one server: on a cluster "
+                "give each table steps of its own"
+            )
         shards = yield from self._all()
         before = yield from self._on_all(lambda shard: shard.tables(), shards)
         created = yield from together(
@@ -477,6 +482,8 @@ class ClusterOperations(KnownShards):
             takers = yield from self._takers()
             shard = takers[place % len(takers)]
         options = {key: value for key, value in options.items() if key != "place"}
+        if options.get("tables"):
+            raise SchemaError("on a cluster no table shares the steps of another: make a writer to each table")
         served = yield from shard._look_up(name)
         sink = ShardStreams(self, shard, served, is_placed=place is not None)
         return make_writer(kinds, served.table, sink, environments, n_step, discount, options)

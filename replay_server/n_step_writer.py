@@ -57,7 +57,8 @@ class VectorNStepWriting(StepWriting):
             environments do: the row of an environment that has just ended is its final observation, and its action and
             its reward of 0 belong to no transition. None: final observations come alone.
         priority_epsilon: added to |δ| in an item's initial priority; see `append`.
-        options: `flush_steps`, `history`, `timeout` and `in_flight` of `VectorWriter`.
+        options: `flush_steps`, `history`, `timeout`, `in_flight` and `tables` of `VectorWriter`. Each transition becomes
+            an item in the table and in each of `tables`.
 
     Raises:
         SchemaError: the table does not fit, or a number is out of range.
@@ -268,7 +269,8 @@ class VectorNStepWriting(StepWriting):
             columns[self._names[1]] = self._rows(chosen, windows.discounts, self._discount.dtype)
             everyone = len(chosen) == self._count
             mask = None if everyone else self._rows(chosen, np.ones(len(chosen), bool), np.bool_)
-            self._writer.create_items(priorities, -1 - windows.back, columns, mask=mask)
+            for table in self._writer._tables:
+                self._writer.create_items(priorities, -1 - windows.back, columns, mask=mask, table=table)
 
     def _rows(self, chosen: np.ndarray, values: np.ndarray, dtype: Any) -> np.ndarray:
         """Values of some environments as a row for each."""

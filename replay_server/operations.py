@@ -31,6 +31,7 @@ from .lost_calls import answered
 from .n_step_writer import make_writer
 from .options import ClientOptions, SampleOptions, exponent
 from .table import Table
+from .writer import checked_tables
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -331,7 +332,15 @@ class Operations(Written):
         """A writer of the first kind, or, with n_step, of the second. Of one server, `place` says nothing."""
         options = {name: value for name, value in options.items() if name != "place"}
         served = yield from self._look_up(name)
-        return make_writer(kinds, served.table, ClientStreams(self, served), environments, n_step, discount, options)
+        sharing: list[ServedTable] = []
+        for other in checked_tables(options.get("tables", ())):
+            sharing.append((yield from self._look_up(other)))
+            if sharing[-1].table.steps_of != name:
+                raise SchemaError(
+                    f"table {other!r} does not share the steps of table {name!r}: create it with steps_of={name!r}"
+                )
+        sink = ClientStreams(self, served, sharing)
+        return make_writer(kinds, served.table, sink, environments, n_step, discount, options)
 
 
 # ---- of one table ----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .driver import Operation
-from .errors import ConnectionLost, LimitExceeded, NotPrimary, ReplayError, TableClosed, TableNotFound
+from .errors import ConnectionLost, LimitExceeded, NotPrimary, ReplayError, TableClosed, TableNotFound, Timeout
 from .step_sink import StepSink
 from .table import Table
 
@@ -39,6 +39,8 @@ class Items:
     streams: np.ndarray
     steps: np.ndarray
     priorities: np.ndarray
+    tables: np.ndarray
+    """Which of the writer's tables each goes to."""
     columns: dict[str, np.ndarray]
 
     def __len__(self) -> int:
@@ -47,7 +49,8 @@ class Items:
     def taken(self, which: np.ndarray | slice) -> Items:
         """Some of them."""
         columns = {name: values[which] for name, values in self.columns.items()}
-        return Items(self.number, self.streams[which], self.steps[which], self.priorities[which], columns)
+        rows = (self.streams[which], self.steps[which], self.priorities[which], self.tables[which])
+        return Items(self.number, *rows, columns)
 
     @staticmethod
     def joined(parts: Sequence[Items]) -> Items:
@@ -55,10 +58,11 @@ class Items:
         if len(parts) == 1:
             return parts[0]
         columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
-        streams, steps, priorities = (
-            np.concatenate([getattr(part, name) for part in parts]) for name in ("streams", "steps", "priorities")
+        streams, steps, priorities, tables = (
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("streams", "steps", "priorities", "tables")
         )
-        return Items(parts[-1].number, streams, steps, priorities, columns)
+        return Items(parts[-1].number, streams, steps, priorities, tables, columns)
 
 
 @dataclass(frozen=True)
@@ -120,9 +124,13 @@ class StepSender:
         sink: where it all goes.
         ring: where the steps lie.
         resent: how many of a stream's last steps are sent again after its connection was lost.
+        sharing: names of other tables that items go to: `Items.tables` counts them from 1, and 0 is `table`.
     """
 
-    def __init__(self, table: Table, sink: StepSink, ring: StepRing, resent: int) -> None:
+    def __init__(
+        self, table: Table, sink: StepSink, ring: StepRing, resent: int, sharing: Sequence[str] = ()
+    ) -> None:
+        self._sharing = tuple(sharing)
         self._table, self._sink, self._ring, self._resent = table, sink, ring, resent
         self._after = table.reach[1]
         none = np.zeros(ring.streams, np.int64)
@@ -155,7 +163,7 @@ class StepSender:
             self._held = _Held(fresh[-1].number, [*held.waiting, *fresh])
 
     def take_ids(self) -> np.ndarray:
-        """The ids of all items sent since the last call, uint64, in the order in which they were sent."""
+        """The ids of all items sent to the table since the last call, uint64, in the order in which they were sent."""
         return np.array([self._ids.popleft() for _ in range(len(self._ids))], np.uint64)
 
     def close(self) -> None:
@@ -249,23 +257,41 @@ class StepSender:
         if not complete.all():
             ready, rest = items.taken(complete), items.taken(~complete)
         deadline = None if timeout is None else time.monotonic() + timeout
+        held: Timeout | None = None
+        for place in range(1 + len(self._sharing)):  # one whose rate limiter holds items back holds no other back
+            chosen = ready.tables == place
+            one, others = (ready.taken(chosen), ready.taken(~chosen)) if self._sharing else (ready, rest.taken(slice(0)))
+            try:
+                yield from self._send_to(place, one, others, rest, deadline)
+            except Timeout as refusal:
+                held = refusal
+                one, *_ = self._held.waiting
+                rest = Items.joined([one, rest])
+            ready = others
+        if held is not None:
+            raise held
+
+    def _send_to(
+        self, place: int, ready: Items, others: Items, rest: Items, deadline: float | None
+    ) -> Operation[None]:
+        """Sends items of one table, while the others, and the rest, wait. Where it raises, what was not sent waits first."""
         while len(ready):
             count = self._next_batch(ready)
             patience = None if deadline is None else max(0.0, deadline - time.monotonic())
             # What is on its way does not wait: where no answer comes it may have been stored, and is not sent again.
-            self._wait(ready.taken(slice(count, None)), rest)
+            self._wait(ready.taken(slice(count, None)), others, rest)
             try:
-                made = yield from self._send_batch(ready.taken(slice(count)), patience)
+                made = yield from self._send_batch(place, ready.taken(slice(count)), patience)
             except ConnectionLost:
                 raise
             except ReplayError as refusal:
-                self._wait(ready, rest)
+                self._wait(ready, others, rest)
                 if not isinstance(refusal, LimitExceeded) or count == 1:
                     raise
                 self._most_items = count // 2  # more than the table holds at once
                 continue
             ready = ready.taken(slice(made, None))
-            self._wait(ready, rest)
+            self._wait(ready, others, rest)
 
     def _next_batch(self, items: Items) -> int:
         """How many of the items go next: those with priorities apart from those without."""
@@ -273,14 +299,16 @@ class StepSender:
         other = np.flatnonzero(given != given[0])
         return int(other[0]) if len(other) else len(given)
 
-    def _send_batch(self, items: Items, timeout: float | None) -> Operation[int]:
+    def _send_batch(self, place: int, items: Items, timeout: float | None) -> Operation[int]:
         """How many of the items were made: the first of them."""
         steps = (items.steps - self._sent_from[items.streams]).astype(np.uint64)
         priorities = None if np.isnan(items.priorities[0]) else items.priorities
         streams = items.streams.astype(np.uint32)
         columns = {name: self._as_sent(name, values, items.streams) for name, values in items.columns.items()}
-        ids = yield from self._sink.send_items(streams, steps, priorities, columns, timeout)
-        self._ids.extend(ids.tolist())
+        named = (self._sharing[place - 1],) if place else ()
+        ids = yield from self._sink.send_items(streams, steps, priorities, columns, timeout, *named)
+        if not place:
+            self._ids.extend(ids.tolist())
         return len(ids)
 
     def _as_sent(self, name: str, values: np.ndarray, streams: np.ndarray) -> np.ndarray:

@@ -42,9 +42,10 @@ class StepSink(Protocol):
         priorities: np.ndarray | None,
         columns: dict[str, np.ndarray],
         timeout: float | None,
+        table: str | None = None,
     ) -> Operation[np.ndarray]:
         """Makes item i at step steps[i], uint64 (n,), of stream streams[i]: as many of the first as the rate limiter
-        admits at once, at least one. Their ids, uint64 (m,), 1 <= m <= n.
+        admits at once, at least one. Their ids, uint64 (m,), 1 <= m <= n. `table`: one that shares the steps.
 
         Raises:
             Timeout: the rate limiter held all of them back; nothing was made.

@@ -236,6 +236,9 @@ class Table:
             survives a kill. False: the table is in snapshots alone.
         log_priorities: updates of priorities are written there, too. False spares 16 bytes an update; after a restart
             items have the priorities that they were added with, or had when the file was last rewritten.
+        steps_of: name of a table whose steps this one shares: its items show steps that were appended to that table,
+            which are stored once. Both have the same signature, compression and durable, and lie in memory. Of one
+            server alone, not of a `Buffer` or a `Cluster`. None: it has steps of its own, or none.
 
     Raises:
         SchemaError: a value is outside what its field allows.
@@ -255,6 +258,7 @@ class Table:
     storage: str = "memory"
     durable: bool = True
     log_priorities: bool = True
+    steps_of: str | None = None
 
     def __post_init__(self) -> None:
         _check_name(self.name, "a table's name")
@@ -316,11 +320,22 @@ class Table:
                 raise SchemaError(f"{flag} must be true or false, got {getattr(self, flag)!r}")
         if self.compression != "none" and not self.windows:
             raise SchemaError(f"compression applies to steps, and table {self.name!r} has no windows and so no steps")
+        if self.steps_of is not None:
+            self._check_steps_of(self.steps_of)
         selector_map(self.sampler, "sampler")
         selector_map(self.remover, "remover")
         limiter_map(self.rate_limiter)
         if staleness_number(self.max_staleness) < 0:
             object.__setattr__(self, "max_staleness", None)
+
+    def _check_steps_of(self, owner: str) -> None:
+        _check_name(owner, "steps_of")
+        if owner == self.name:
+            raise SchemaError(f"steps_of is the name of another table, got that of table {self.name!r} itself")
+        if not self.windows:
+            raise SchemaError(f"steps_of is for tables with windows, and table {self.name!r} has none")
+        if self.storage != "memory":
+            raise SchemaError(f"only tables in memory share steps, and table {self.name!r} has storage {self.storage!r}")
 
     @property
     def _has_large_columns(self) -> bool:
@@ -458,6 +473,7 @@ class Table:
             **({} if self.compression == "none" else {"compression": self.compression}),
             **({} if self.storage == "memory" else {"storage": self.storage}),
             **{flag: False for flag in ("durable", "log_priorities") if not getattr(self, flag)},
+            **({} if self.steps_of is None else {"steps_of": self.steps_of}),
         }
 
     def pack(self) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,9 +55,11 @@ class VectorWriting(StepWriting):
         history: items can be made at this many newest steps of a stream.
         timeout: seconds that `append` waits for the rate limiter when it sends; None: as long as it takes.
         in_flight: sends that may be due while `append` goes on; 0: none. Of a table in this process it says nothing.
+        tables: names of tables that share the table's steps (`steps_of`), which `create_items` can make items in, too.
 
     Raises:
-        SchemaError: the table has no windows, or a number is out of range.
+        SchemaError: the table has no windows, or shares the steps of another one; a number is out of range; or one of
+            `tables` does not share its steps.
     """
 
     def __init__(
@@ -70,9 +72,15 @@ class VectorWriting(StepWriting):
         history: int | None = None,
         timeout: float | None = None,
         in_flight: int = 0,
+        tables: Sequence[str] = (),
     ) -> None:
         if not table.windows:
             raise SchemaError(f"table {table.name!r} has no windows, so it takes no steps: use add")
+        if table.steps_of is not None:
+            raise SchemaError(
+                f"table {table.name!r} shares the steps of table {table.steps_of!r}: make a writer to that one, with "
+                f"tables=[{table.name!r}]"
+            )
         check_in_flight(in_flight)
         flush, due = _whole("flush_steps", flush_steps), int(in_flight)
         before, after = table.reach
@@ -88,6 +96,7 @@ class VectorWriting(StepWriting):
                 f"at most {MAX_HISTORY} are possible"
             )
         self._table = table
+        self._tables = (table.name, *checked_tables(tables))
         self._count = _whole("environments", environments)
         self._flush_steps, self._history = flush, back
         self._timeout = check_timeout(timeout)
@@ -100,7 +109,7 @@ class VectorWriting(StepWriting):
         self._made: list[Items] = []
         """Items for the sender to take."""
         self._numbers = itertools.count()
-        self._sender = StepSender(table, sink, self._ring, kept - ahead)
+        self._sender = StepSender(table, sink, self._ring, kept - ahead, self._tables[1:])
         self._background: BackgroundSending | None = None
         if due:
             self._background = BackgroundSending(self._sender, due, f"the writer to {table.name!r}")
@@ -171,7 +180,13 @@ class VectorWriting(StepWriting):
     # ---- items -------------------------------------------------------------------------------------------------------
 
     def create_items(
-        self, priorities: Any = None, at: Any = -1, columns: Mapping[str, Any] | None = None, *, mask: Any = None
+        self,
+        priorities: Any = None,
+        at: Any = -1,
+        columns: Mapping[str, Any] | None = None,
+        *,
+        mask: Any = None,
+        table: str | None = None,
     ) -> None:
         """Makes one item for each environment, to be sent once its windows' steps are there.
 
@@ -183,14 +198,16 @@ class VectorWriting(StepWriting):
                 `slice`, or a list of n, whatever `at` is. A window that is not given shows the newest `max_length`
                 steps, or `history` if that is less.
             mask: bool (n,), the environments that make one; the rows of others are not looked at. None: all.
+            table: where the items go: one of the writer's `tables`. None: the table that the steps go to.
 
         Raises:
-            SchemaError: `at` is out of range, a column is unknown, wrong, or neither given nor appended, or a slice
+            SchemaError: there is no such table, `at` is out of range, a column is unknown, wrong, or neither given nor appended, or a slice
                 shows more than `max_length` steps, or steps that lie further back than `history`.
             PriorityError: a priority is NaN, infinite or negative.
         """
         self._check_turn()
         self._check_open()
+        place = self._place_of(table)
         chosen = self._chosen(mask)
         if len(chosen) == 0:
             return
@@ -206,7 +223,16 @@ class VectorWriting(StepWriting):
             expected = f"from -1, the newest step, to {-least}" if least else "of a step, and none was appended yet"
             raise SchemaError(f"at must be {expected}, got {back[which]} for environment {chosen[which]}")
         found = self._item_columns(columns or {}, chosen, steps)
-        self._made.append(Items(next(self._numbers), chosen, steps, raw, found))
+        tables = np.full(len(chosen), place)
+        self._made.append(Items(next(self._numbers), chosen, steps, raw, tables, found))
+
+    def _place_of(self, table: str | None) -> int:
+        if table is None or table in self._tables:
+            return 0 if table is None else self._tables.index(table)
+        raise SchemaError(
+            f"this writer makes items in {', '.join(self._tables)}, got {table!r}: name it in tables=[…] when you make "
+            "the writer"
+        )
 
     def _item_columns(self, columns: Mapping[str, Any], chosen: np.ndarray, steps: np.ndarray) -> dict[str, np.ndarray]:
         own, windows = self._table.item_columns, self._table.ragged_windows
@@ -243,7 +269,7 @@ class VectorWriting(StepWriting):
 
         Returns:
             The ids of all items known to be stored since the last flush, uint64, in the order in which they were sent.
-            Those that are still due are told by a later flush.
+            Those that are still due are told by a later flush, those of other `tables` by none.
 
         Raises:
             Timeout: the rate limiter held items back. They wait here for the next flush; sends that are due go on.
@@ -355,6 +381,13 @@ class VectorWriting(StepWriting):
         return {name: np.zeros((self._ring.kept, *values.shape), values.dtype) for name, values in given.items()}
 
 
+def checked_tables(names: Any) -> tuple[str, ...]:
+    """The names of tables that a writer makes items in beside its own."""
+    if isinstance(names, str) or not isinstance(names, Iterable) or not all(isinstance(each, str) for each in names):
+        raise SchemaError(f"tables must be a list of names of tables, got {names!r}")
+    return tuple(names)
+
+
 def check_in_flight(value: Any) -> None:
     """Raises SchemaError unless it is a number of sends that may be due."""
     if not isinstance(value, int | np.integer) or not 0 <= value <= MAX_HISTORY:
@@ -449,12 +482,16 @@ class Writing(OneEnvironment):
         return self._vector.append(self._rows.of(step), final=final)
 
     def create_item(
-        self, priority: float | None = None, at: int = -1, columns: Mapping[str, Any] | None = None
+        self,
+        priority: float | None = None,
+        at: int = -1,
+        columns: Mapping[str, Any] | None = None,
+        table: str | None = None,
     ) -> None:
         """Makes one item at step `at`, to be sent once what it sees is there. See `VectorWriter.create_items`."""
         self._check_turn()
         priorities = None if priority is None else [priority]
-        self._vector.create_items(priorities, at, self._rows.of_item(columns) if columns else None)
+        self._vector.create_items(priorities, at, self._rows.of_item(columns) if columns else None, table=table)
 
 
 class VectorWriter(VectorWriting, BlockingWriter):
