@@ -192,11 +192,6 @@ class ClusterOperations(KnownShards):
 
     @_as_on_one
     def create_table(self, table: Table) -> Operation[None]:
-        if table.steps_of is not None:
-            raise SchemaError(
-                f"table {table.name!r} shares the steps of table {table.steps_of!r}, which is for one server: on a cluster "
-                "give each table steps of its own"
-            )
         shards = yield from self._all()
         before = yield from self._on_all(lambda shard: shard.tables(), shards)
         created = yield from together(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .errors import LimitExceeded
+from .errors import LimitExceeded, SchemaError
 from .selectors import MinSize, Queue, RateLimiter, SampleToInsertRatio
 from .table import Table
 
@@ -43,7 +43,16 @@ def _share_of_minimum(size: int, place: int, shards: int) -> int:
 
 def share_of(table: Table, number: int, shards: int, place: int | None = None) -> Table:
     """The part of a table on shard `number`: equal shares of its capacity, bytes and limits, rounded up; those of
-    `min_size_to_sample` add up to it. `place`: of the shard among all; by default its number."""
+    `min_size_to_sample` add up to it. `place`: of the shard among all; by default its number.
+
+    Raises:
+        SchemaError: the table shares the steps of another one.
+    """
+    if table.steps_of is not None:
+        raise SchemaError(
+            f"table {table.name!r} shares the steps of table {table.steps_of!r}, which tables of one server can: on "
+            "shards each has steps of its own"
+        )
     if shards == 1:
         return table
     capacity = math.ceil(table.capacity / shards)

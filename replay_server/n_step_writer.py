@@ -57,7 +57,7 @@ class VectorNStepWriting(StepWriting):
             environments do: the row of an environment that has just ended is its final observation, and its action and
             its reward of 0 belong to no transition. None: final observations come alone.
         priority_epsilon: added to |δ| in an item's initial priority; see `append`.
-        options: `flush_steps`, `history`, `timeout`, `in_flight` and `tables` of `VectorWriter`. Each transition becomes
+        options: `flush_steps`, `history`, `timeout`, `in_flight` and `tables` of `VectorWriter`. A transition becomes
             an item in the table and in each of `tables`.
 
     Raises:

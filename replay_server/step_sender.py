@@ -127,9 +127,7 @@ class StepSender:
         sharing: names of other tables that items go to: `Items.tables` counts them from 1, and 0 is `table`.
     """
 
-    def __init__(
-        self, table: Table, sink: StepSink, ring: StepRing, resent: int, sharing: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, table: Table, sink: StepSink, ring: StepRing, resent: int, sharing: Sequence[str] = ()) -> None:
         self._sharing = tuple(sharing)
         self._table, self._sink, self._ring, self._resent = table, sink, ring, resent
         self._after = table.reach[1]
@@ -260,7 +258,9 @@ class StepSender:
         held: Timeout | None = None
         for place in range(1 + len(self._sharing)):  # one whose rate limiter holds items back holds no other back
             chosen = ready.tables == place
-            one, others = (ready.taken(chosen), ready.taken(~chosen)) if self._sharing else (ready, rest.taken(slice(0)))
+            one, others = (
+                (ready.taken(chosen), ready.taken(~chosen)) if self._sharing else (ready, rest.taken(slice(0)))
+            )
             try:
                 yield from self._send_to(place, one, others, rest, deadline)
             except Timeout as refusal:
@@ -271,10 +271,8 @@ class StepSender:
         if held is not None:
             raise held
 
-    def _send_to(
-        self, place: int, ready: Items, others: Items, rest: Items, deadline: float | None
-    ) -> Operation[None]:
-        """Sends items of one table, while the others, and the rest, wait. Where it raises, what was not sent waits first."""
+    def _send_to(self, place: int, ready: Items, others: Items, rest: Items, deadline: float | None) -> Operation[None]:
+        """Sends items of one table, while others, and the rest, wait. If it raises, what was not sent waits first."""
         while len(ready):
             count = self._next_batch(ready)
             patience = None if deadline is None else max(0.0, deadline - time.monotonic())

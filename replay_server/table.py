@@ -335,7 +335,9 @@ class Table:
         if not self.windows:
             raise SchemaError(f"steps_of is for tables with windows, and table {self.name!r} has none")
         if self.storage != "memory":
-            raise SchemaError(f"only tables in memory share steps, and table {self.name!r} has storage {self.storage!r}")
+            raise SchemaError(
+                f"only tables in memory share steps, and table {self.name!r} has storage {self.storage!r}"
+            )
 
     @property
     def _has_large_columns(self) -> bool:

@@ -201,8 +201,9 @@ class VectorWriting(StepWriting):
             table: where the items go: one of the writer's `tables`. None: the table that the steps go to.
 
         Raises:
-            SchemaError: there is no such table, `at` is out of range, a column is unknown, wrong, or neither given nor appended, or a slice
-                shows more than `max_length` steps, or steps that lie further back than `history`.
+            SchemaError: the writer has no such table, `at` is out of range, a column is unknown, wrong, or neither
+                given nor appended, or a slice shows more than `max_length` steps, or steps that lie further back than
+                `history`.
             PriorityError: a priority is NaN, infinite or negative.
         """
         self._check_turn()

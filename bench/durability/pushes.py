@@ -49,12 +49,13 @@ class _Kept(ClientStreams):
         priorities: np.ndarray | None,
         columns: dict[str, np.ndarray],
         timeout: float | None,
+        table: str | None = None,
     ) -> Operation[np.ndarray]:
-        yield from super().send_items(streams, steps, priorities, columns, timeout)
+        yield from super().send_items(streams, steps, priorities, columns, timeout, table)
         return np.arange(len(streams), dtype=np.uint64)
 
     @at_once
-    def _answer(self, command: Command[Any]) -> Any:
+    def _answer(self, command: Command[Any], of: ServedTable | None = None) -> Any:
         self.sent += request(command.arguments)
 
 

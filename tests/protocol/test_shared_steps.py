@@ -1,8 +1,9 @@
-"""Tables that share the steps of another, against a plain-Python model: by every way to a server, through snapshots, kills,
-rewritten files and replicas; that a step is stored once; and what is refused."""
+"""Tables that share the steps of another, against a plain-Python model: by every way to a server, through snapshots,
+kills, rewritten files and replicas; that a step is stored once; and what is refused."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -325,10 +326,8 @@ def test_a_full_queue_holds_no_items_of_other_tables_back(tmp_path: Path) -> Non
         keys: list[int] = []
         while len(keys) < 6:
             keys += client.sample("queue", 2).data["key"].tolist()
-            try:
+            with contextlib.suppress(rs.Timeout):
                 writer.flush(timeout=0.0)
-            except rs.Timeout:
-                pass
         assert keys == list(range(6)), "in order, none twice"
         writer.close()
         assert client.info("t")["size"] == 6
@@ -471,6 +470,32 @@ def test_a_snapshot_without_a_table_that_shares_is_refused(client: rs.Client) ->
     check(client.sample("side", 5), shown)
 
 
+def test_whoever_shares_steps_may_write_their_owner(client: rs.Client) -> None:
+    spec = rs.Table("other", 10, SIGNATURE, steps_of="t").pack()
+    client.redis.execute_command("ACL", "SETUSER", "one", "on", ">word", "+@all", "~other")
+    client.redis.execute_command("ACL", "SETUSER", "both", "on", ">word", "+@all", "~other", "~t")
+    address = client.redis.connection_pool.connection_kwargs
+    for user in ("one", "both"):
+        with redis.Redis(address["host"], address["port"], username=user, password="word") as other:
+            if user == "one":
+                with pytest.raises(redis.exceptions.NoPermissionError, match="whose steps 'other' would share"):
+                    other.execute_command("REPLAY.CREATE", "other", spec)
+                assert "other" not in client.tables()
+            else:
+                assert other.execute_command("REPLAY.CREATE", "other", spec) == b"OK"
+
+
+def test_shards_have_steps_of_their_own() -> None:
+    one, queue, _ = tables()
+    with pytest.raises(rs.SchemaError, match="on shards each has steps of its own"), rs.Cluster([one, queue], shards=2):
+        pass
+    with rs.Cluster([one], shards=2) as cluster, rs.Client(cluster.url) as client:
+        with pytest.raises(rs.SchemaError, match="on shards each has steps of its own"):
+            client.create_table(queue)
+        with pytest.raises(rs.SchemaError, match="on a cluster no table shares"):
+            client.writer("t", tables=["queue"])
+
+
 def test_a_buffer_has_steps_of_its_own() -> None:
     one, queue, _ = tables()
     with pytest.raises(rs.SchemaError, match="needs a server"):
@@ -500,20 +525,20 @@ def test_a_spec_that_cannot_be_is_refused_before_it_is_sent() -> None:
 def test_max_bytes_counts_what_others_show_and_says_so(tmp_path: Path) -> None:
     one, *_ = tables(capacity=100, max_bytes=64 * 256)
     side = rs.Table("side", 200, SIGNATURE, steps_of="t")
-    with rs.Server([one, side], directory=str(tmp_path)) as server, rs.Client(server.url) as client:
-        with client.writer("t", tables=["side"], history=4, flush_steps=1) as writer:
-            step = 0
+    with (
+        rs.Server([one, side], directory=str(tmp_path)) as server,
+        rs.Client(server.url) as client,
+        client.writer("t", tables=["side"], history=4, flush_steps=1) as writer,
+    ):
 
-            def one_more() -> None:
-                nonlocal step
+        def write_until_refused() -> None:
+            for step in range(150):
                 writer.append({"frame": frame(step)})
                 writer.create_item(columns={"key": step, "frames": slice(-1, None)}, table="side")
                 writer.flush()
-                step += 1
 
-            with pytest.raises(rs.LimitExceeded, match="items of the tables that share them show"):
-                for _ in range(150):
-                    one_more()
-            assert client.info("t")["size"] == 0
-            client.reset("side")
-            writer.flush()
+        with pytest.raises(rs.LimitExceeded, match="items of the tables that share them show"):
+            write_until_refused()
+        assert client.info("t")["size"] == 0
+        client.reset("side")
+        writer.flush()

@@ -10,12 +10,26 @@
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/server.h"
+#include "server/core/upcalls.h"
 #include "server/replay/cmd_replay.h"
 #include "server/replay/replay_arguments.h"
 #include "server/replay/replay_rows.h"
 #include "server/replay/replay_subsystem.h"
 
 /* ---- tables -------------------------------------------------------------------------------------------------------- */
+
+/* A table is kept from being dropped by those that share its steps: that takes the right to write it. */
+static bool may_share_steps(struct client *client, const char *name, const struct resp_argument *spec) {
+    struct error error;
+    struct table_config *config = memory_alloc(sizeof *config);
+    bool may = true;
+    if (config && table_config_parse(config, name, spec->data, spec->length, &error) == 0 && *config->steps_of) {
+        const struct resp_argument owner = {.data = (uint8_t *)config->steps_of, .length = strlen(config->steps_of)};
+        may = upcalls.acl_may_access_key(client, &owner, KEY_WRITE);
+    }
+    memory_free(config);
+    return may;
+}
 
 static void create_command(struct client *client) {
     char name[TABLE_MAX_NAME + 1];
@@ -29,6 +43,11 @@ static void create_command(struct client *client) {
     }
     memcpy(name, argument->data, argument->length);
     name[argument->length] = 0;
+    if (!may_share_steps(client, name, spec)) {
+        reply_error(client, "NOPERM this user has no permissions to write the table whose steps '%s' would share",
+                    name);
+        return;
+    }
     if (replay_registry_create_named(client->server->replay->tables, name, spec->data, spec->length, &error)) {
         reply_failure(client, &error);
         return;
