@@ -25,6 +25,7 @@ from replica_tables import pair, settle
 import replay_server as rs
 
 MOST = 8
+ALWAYS = {"appendonly": "yes", "appendfsync": "always"}
 SIGNATURE = {
     "frame": rs.Column("uint8", (16, 16), step_only=True),
     "key": rs.Column("int64"),
@@ -76,7 +77,7 @@ class Machine(RuleBasedStateMachine):
         self.start()
 
     def start(self) -> None:
-        config = {"appendonly": "yes", "appendfsync": "always"} if self.appendonly else {}
+        config = ALWAYS if self.appendonly else {}
         self.server = rs.Server(
             list(self.tables), directory=str(self.folder), config=config, unix=str(self.folder / "socket")
         )
@@ -352,6 +353,9 @@ def test_a_writer_goes_on_when_a_table_that_shares_was_made_anew(client: rs.Clie
 @pytest.mark.parametrize("compression", ["none", "lz4"])
 def test_a_replica_has_the_steps_once_and_goes_on_with_all_tables(tmp_path: Path, compression: str) -> None:
     with pair(tmp_path, *tables(compression, capacity=100), appendonly="yes") as (primary, replica, link):
+        for table in tables():
+            replica.client.create_table(table)  # its own, which go
+        write(replica.client, 9, first=100)
         shown = write(primary.client, 6)
         replica.follow(link.port)
         shown |= write(primary.client, 6, first=10)
@@ -375,11 +379,10 @@ def test_a_replica_has_the_steps_once_and_goes_on_with_all_tables(tmp_path: Path
 
 
 def test_tables_come_back_after_a_kill_in_whichever_order_they_were_written(tmp_path: Path) -> None:
-    config = {"appendonly": "yes", "appendfsync": "always"}
     made = tables(capacity=100)
     shown: dict[int, Any] = {}
     for round_ in range(4):
-        server = rs.Server(list(made), directory=str(tmp_path), config=config)
+        server = rs.Server(list(made), directory=str(tmp_path), config=ALWAYS)
         with rs.Client(server.url) as client:
             shown |= write(client, 2, first=10 * round_)
             if round_ % 2:
@@ -389,6 +392,79 @@ def test_tables_come_back_after_a_kill_in_whichever_order_they_were_written(tmp_
             check(client.sample("side", 20), shown)
             os.kill(server.pid, signal.SIGKILL)
         server.stop()
+
+
+def test_a_kill_before_restored_tables_are_in_the_file_brings_back_the_former(tmp_path: Path) -> None:
+    made = tables(capacity=100)
+    server = rs.Server(list(made), directory=str(tmp_path), config=ALWAYS)
+    with rs.Client(server.url) as client:
+        write(client, 3)
+        client.checkpoint("saved")
+        shown = write(client, 10, first=10)
+        in_the_way = tmp_path / "appendonlydir/appendonly.aof.1.base.snapshot.partial"
+        in_the_way.mkdir()
+        with pytest.raises(rs.ServerError, match="restored, but are not in the append-only file"):
+            client.restore("saved")
+        assert client.info("side")["size"] == client.info("t")["steps"] == 3
+        os.kill(server.pid, signal.SIGKILL)
+        server.stop()
+        in_the_way.rmdir()
+    with rs.Server(directory=str(tmp_path), config=ALWAYS) as server, rs.Client(server.url) as client:
+        assert client.tables() == ["t", "queue", "side"]
+        check(client.sample("side", 10, replace=False), shown)
+        assert (client.info("t")["size"], client.info("t")["steps"]) == (13, 13)
+        client.create_table(rs.Table("late", 10, SIGNATURE, steps_of="t"))
+        check_goes_on(client, shown)
+
+
+def test_what_shares_the_steps_of_a_table_whose_base_was_not_finished_is_passed_over_with_it(tmp_path: Path) -> None:
+    made, folder = tables(capacity=100), tmp_path / "appendonlydir"
+    server = rs.Server(list(made), directory=str(tmp_path), config=ALWAYS)
+    with rs.Client(server.url) as client:
+        write(client, 3)
+        client.checkpoint("saved")
+        shown = write(client, 10, first=10)
+        first = (folder / "appendonly.aof.1.incr.aof").read_bytes()
+        client.restore("saved")
+        client.create_table(rs.Table("late", 10, SIGNATURE, steps_of="t"))
+        write(client, 4, ("t", "side", "late"), first=200)
+        os.kill(server.pid, signal.SIGKILL)
+        server.stop()
+    # As it was until the base was finished: the files before it count, and the increment behind it.
+    (folder / "appendonly.aof.1.incr.aof").write_bytes(first)
+    lines = [f"file appendonly.aof.{number}.incr.aof seq {number} type i\n" for number in (1, 2)]
+    (folder / "appendonly.aof.manifest").write_text("".join(lines))
+    with rs.Server(directory=str(tmp_path), config=ALWAYS) as server, rs.Client(server.url) as client:
+        assert client.tables() == ["t", "queue", "side"]
+        check(client.sample("side", 10, replace=False), shown)
+        client.create_table(rs.Table("late", 10, SIGNATURE, steps_of="t"))
+        check_goes_on(client, shown)
+
+
+def test_tables_come_from_a_snapshot_at_the_start_and_the_file_counts_beside_it(tmp_path: Path) -> None:
+    made = tables(capacity=100)
+    with rs.Server(list(made), directory=str(tmp_path)) as server, rs.Client(server.url) as client:
+        shown = write(client, 6)
+        client.checkpoint()
+    for _ in range(2):
+        server = rs.Server(list(made), directory=str(tmp_path), config=ALWAYS, restore="latest")
+        with rs.Client(server.url) as client:
+            eventually(lambda: client.redis.info("persistence")["aof_pending_rewrite"] == 0, "the file's base")
+            check(client.sample("side", 20), shown)
+            assert client.info("t")["steps"] == len(shown)
+            shown |= write(client, 2, first=100 + len(shown))
+        os.kill(server.pid, signal.SIGKILL)
+        server.stop()
+
+
+def check_goes_on(client: rs.Client, shown: dict[int, Any]) -> None:
+    with client.writer("t", tables=["side", "late"]) as writer:
+        writer.append({"frame": frame(999)})
+        for name in ("side", "late"):
+            writer.create_item(columns={"key": 999, "frames": slice(-1, None)}, table=name)
+    shown = {**shown, 999: ([999] * 3, [999])}
+    check(client.sample("side", 10, replace=False), shown)
+    check(client.sample("late", 1), shown)
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
