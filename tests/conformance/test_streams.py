@@ -286,6 +286,21 @@ def test_what_comes_and_goes_at_once_ends_waits_as_in_redis(
     until_blocked(main.ours, 0)
 
 
+@pytest.mark.parametrize("waiting", ["XREAD BLOCK 0 STREAMS s 4-0", "XREADGROUP GROUP g alice BLOCK 0 STREAMS s >"])
+def test_what_leaves_an_older_stream_ends_no_wait(main: Pair, connect: Connect, waiting: str) -> None:
+    """The stream's last id is behind what the client has read: its entry is gone."""
+    for line in ["XADD s 1-1 f v", "XADD s 1-2 f v", "XGROUP CREATE s g 1-2", "XADD s 5-1 f v", "XDEL s 5-1"]:
+        main.words(line)
+    client = connect(2)
+    wait(client, waiting, 1)
+    for line in ["XDEL s 1-1", "XTRIM s MAXLEN 0", "XGROUP CREATE s another 0"]:
+        main.words(line)
+    until_blocked(main.ours, 1)
+    main.words("XADD s 6-1 f v")
+    replies(client)
+    until_blocked(main.ours, 0)
+
+
 ENDS_A_WAIT = [
     ["DEL s"],
     ["UNLINK s"],

@@ -25,7 +25,10 @@ struct request {
 /* What is kept across a wait. */
 struct reading {
     struct request request;
-    struct xstream_id behind[]; /* of each key; XSTREAM_ID_LAST: what the group has not read */
+    struct reading_place {
+        struct xstream_id behind; /* XSTREAM_ID_LAST: what the group has not read */
+        struct xstream_id newest; /* the stream's last id when the wait began */
+    } at[]; /* of each key */
 };
 
 /* ---- the request ------------------------------------------------------------------------------------------------- */
@@ -287,7 +290,7 @@ static bool count_servable(struct client *client, const struct reading *reading,
     *streams = 0;
     for (uint32_t i = 0; i < request->count; i++) {
         place_serving(client, request, i, &serving);
-        if (!can_serve(&serving, reading->behind[i])) continue;
+        if (!can_serve(&serving, reading->at[i].behind)) continue;
         ++*streams;
         if (!serving.group || find_consumer(&serving, request)) continue;
         reply_out_of_memory(client);
@@ -303,8 +306,8 @@ static void serve_reader(struct client *client, const struct reading *reading, s
     reply_streams_head(client, streams);
     for (uint32_t i = 0; i < request->count; i++) {
         place_serving(client, request, i, &serving);
-        if (!can_serve(&serving, reading->behind[i])) continue;
-        if (!reply_entries(client, serving.key, serving.stream, reading->behind[i], request->most)) return;
+        if (!can_serve(&serving, reading->at[i].behind)) continue;
+        if (!reply_entries(client, serving.key, serving.stream, reading->at[i].behind, request->most)) return;
     }
 }
 
@@ -316,9 +319,9 @@ static void serve_consumer(struct client *client, const struct reading *reading)
     size_t mark = reply_array_deferred(client), streams = 0;
     for (uint32_t i = 0; i < request->count; i++) {
         place_serving(client, request, i, &serving);
-        if (!can_serve(&serving, reading->behind[i])) continue;
+        if (!can_serve(&serving, reading->at[i].behind)) continue;
         serving.consumer = xstream_consumer_find(serving.group, name->data, name->length);
-        serve(&serving, reading->behind[i]);
+        serve(&serving, reading->at[i].behind);
         streams++;
     }
     if (client->resp == 2)
@@ -353,10 +356,10 @@ static bool reply_if_gone(struct client *client, const struct serving *serving) 
 }
 
 /* As in Redis a wait also ends where entries came and were deleted in one transaction: with none. */
-static bool ends_wait(const struct serving *serving, struct xstream_id behind) {
-    if (serving->group && !is_new(behind)) return true;
-    struct xstream_id read = serving->group ? serving->group->last_id : behind;
-    return serving->stream && xstream_id_compare(serving->stream->last_id, read) > 0;
+static bool ends_wait(const struct serving *serving, const struct reading_place *at) {
+    if (can_serve(serving, at->behind)) return true;
+    if (!serving->stream || xstream_id_compare(serving->stream->last_id, at->newest) == 0) return false;
+    return xstream_id_compare(serving->stream->last_id, serving->group ? serving->group->last_id : at->behind) > 0;
 }
 
 static bool retry(struct client *client) {
@@ -367,25 +370,29 @@ static bool retry(struct client *client) {
     place_serving(client, request, i, &serving);
     if (serving.most == 0) serving.most = COUNT_AFTER_WAIT;
     if (request->is_group && reply_if_gone(client, &serving)) return true;
-    if (!ends_wait(&serving, reading->behind[i])) return false;
+    if (!ends_wait(&serving, &reading->at[i])) return false;
     if (request->is_group) {
         if (!find_consumer(&serving, request)) return false;
         reply_streams_head(client, 1);
-        serve(&serving, reading->behind[i]);
+        serve(&serving, reading->at[i].behind);
     } else {
         reply_streams_head(client, 1);
-        reply_entries(client, serving.key, serving.stream, reading->behind[i], serving.most);
+        reply_entries(client, serving.key, serving.stream, reading->at[i].behind, serving.most);
     }
     return true;
 }
 
 /* ---- the commands ------------------------------------------------------------------------------------------------ */
 
-static void wait_or_reply_nothing(struct client *client, const struct reading *reading) {
+static void wait_or_reply_nothing(struct client *client, struct reading *reading) {
     const struct request *request = &reading->request;
     if (!request->waits || !client_may_block(client)) {
         reply_null_array(client);
         return;
+    }
+    for (uint32_t i = 0; i < request->count; i++) {
+        const struct xstream *stream = stream_at(client, request->keys + i);
+        reading->at[i].newest = stream ? stream->last_id : XSTREAM_ID_FIRST;
     }
     key_wait_on_range(client, request->keys, request->count, request->deadline_us, retry, reply_null_array);
     if (request->is_group) key_wait_also_when_gone(client);
@@ -401,7 +408,7 @@ static bool reads_much(struct client *client, const struct reading *reading) {
     uint64_t entries = 0;
     for (uint32_t i = 0; i < request->count; i++) {
         const struct xstream *stream = stream_at(client, request->keys + i);
-        if (!stream || !has_behind(stream, reading->behind[i])) continue;
+        if (!stream || !has_behind(stream, reading->at[i].behind)) continue;
         uint64_t most = request->most > 0 ? (uint64_t)request->most : UINT64_MAX;
         entries += stream->length < most ? stream->length : most;
     }
@@ -411,7 +418,7 @@ static bool reads_much(struct client *client, const struct reading *reading) {
 static void read_command(struct client *client, bool is_group) {
     struct request request;
     if (!parse_request(client, is_group, &request)) return;
-    struct reading *reading = memory_alloc(sizeof *reading + request.count * sizeof *reading->behind);
+    struct reading *reading = memory_alloc(sizeof *reading + request.count * sizeof *reading->at);
     if (!reading) {
         reply_out_of_memory(client);
         return;
@@ -419,7 +426,7 @@ static void read_command(struct client *client, bool is_group) {
     reading->request = request;
     client_set_state(client, reading, client_free_state);
     for (uint32_t i = 0; i < request.count; i++)
-        if (!parse_id(client, &request, i, &reading->behind[i])) return;
+        if (!parse_id(client, &request, i, &reading->at[i].behind)) return;
     if (!is_group && reads_much(client, reading)) {
         exclusive_run_command(client, read_in_slices);
         return;
