@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ..sampler import Annealed, Sampler
-from .device_batches import DeviceBatch, DeviceBatches, host_arrays
+from .device_batches import DeviceBatch, DeviceBatches, host_arrays, on_cpu
 from .priorities import PriorityUpdates
 
 
@@ -21,14 +22,18 @@ class TensorSampler(Annealed):
 
     def __init__(self, handle: Any, source: Sampler, device: torch.device, in_flight: int) -> None:
         self._handle, self._feed = handle, source
-        self._on_device = DeviceBatches(source, device, in_flight)
+        self._on_device = None if device.type == "cpu" else DeviceBatches(source, device, in_flight)
         self._priorities: PriorityUpdates | None = None
 
     def __iter__(self) -> TensorSampler:
         return self
 
     def __next__(self) -> DeviceBatch:
-        return next(self._on_device)
+        if self._on_device is not None:
+            return next(self._on_device)
+        # Copies: who keeps ids until priorities are sent does not keep the arrays of a whole batch in use.
+        batch = on_cpu(next(self._feed))
+        return replace(batch, ids=batch.ids.copy(), probabilities=batch.probabilities.copy())
 
     def update_priorities(self, ids: Any, priorities: torch.Tensor) -> None:
         """Sets priorities from a tensor on any device, without waiting for the device or for the server; see
@@ -46,7 +51,8 @@ class TensorSampler(Annealed):
         """Ends the sampling, waits for the copies that are under way, and sends the last priorities, unless told not
         to."""
         with contextlib.ExitStack() as stack:
-            stack.callback(self._on_device.close)
+            if self._on_device is not None:
+                stack.callback(self._on_device.close)
             stack.callback(self._feed.close)
             if self._priorities is not None:
                 self._priorities.close(flush)
