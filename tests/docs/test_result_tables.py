@@ -24,6 +24,7 @@ EXCEPTIONS = {
         "measurement": "what is measured",
     },
     "docs/figures.md": {"`access`": "what the paper had", "push of an actor": "sizes of messages"},
+    "docs/how-to/replace-a-buffer.md": {"Stable-Baselines3, SAC, Pendulum, 4,000 steps": "what the examples print"},
     "docs/papers.md": {"paper": "what the papers claim; our numbers stand in the tables of each paper"},
     "docs/results.md": {"task": "goals, and rows of the tables below it"},
     "docs/scaler-comparison.md": {
