@@ -67,6 +67,13 @@ local function wake(stream, kind)
     redis.call('XADD', stream or KEYS[2], 'MAXLEN', '1', number .. '-0', 'changed', '')
 end
 
+-- Streams to wake when all that a call brought is written, and their kinds of changes.
+local to_wake = {}
+
+local function wake_once()
+    for stream, kind in pairs(to_wake) do wake(stream, kind) end
+end
+
 -- A part of a sample has been written: the learner waits for those of the whole group.
 local function written_to(place)
     local group = text(math.floor(place / group_size))
@@ -74,7 +81,7 @@ local function written_to(place)
         redis.call('HDEL', KEYS[1] .. ':there', '0:' .. group)
         redis.call('ZADD', KEYS[1] .. ':complete', group, group)
         redis.call('ZADD', KEYS[1] .. ':completion', text(redis.call('HINCRBY', KEYS[1], 'completed', 1)), group)
-        wake(KEYS[1] .. ':changes')
+        to_wake[KEYS[1] .. ':changes'] = 'changes'
     end
 end
 
@@ -87,7 +94,7 @@ local function written(place, from)
         if parts == 1 or redis.call('HINCRBY', KEYS[1] .. ':there', counter, 1) == parts then
             if parts > 1 then redis.call('HDEL', KEYS[1] .. ':there', counter) end
             redis.call('ZADD', KEYS[1] .. ':task:' .. task .. ':free', unit, unit)
-            wake(KEYS[1] .. ':task:' .. task .. ':changes', 'changes:' .. task)
+            to_wake[KEYS[1] .. ':task:' .. task .. ':changes'] = 'changes:' .. task
         end
     end
 end
@@ -298,8 +305,9 @@ if redis.call('HGET', KEYS[3], place) == holder then
     redis.call('ZREM', KEYS[4], place)
     redis.call('HDEL', KEYS[5], holder)
     redis.call('ZREM', KEYS[6], place)
-    if redis.call('HLEN', KEYS[7]) == 2 * batch_samples then wake() end
+    if redis.call('HLEN', KEYS[7]) == 2 * batch_samples then to_wake[KEYS[2]] = 'changes' end
     written(tonumber(place), 7 + 2 * columns)
+    wake_once()
     return 1
 end
 if string.sub(redis.call('HGET', KEYS[7], place .. 'h') or '', 1, #holder) == holder then return 0 end
@@ -368,11 +376,12 @@ for first = 1, count, samples do
             redis.call('HSET', results, field, ARGV[5 + 2 * at], field .. 'h', holder)
             written(tonumber(ARGV[4 + 2 * at]), 6 + 2 * count)
         end
-        if redis.call('HLEN', results) == 2 * tasks * batch_samples then wake(KEYS[1] .. ':changes') end
+        if redis.call('HLEN', results) == 2 * tasks * batch_samples then to_wake[KEYS[1] .. ':changes'] = 'changes' end
     elseif redis.call('HGET', results, text(place) .. ':' .. task .. 'h') ~= holder then
         lost[#lost + 1] = (first - 1) / samples
     end
 end
+wake_once()
 return lost
 """
 )

@@ -274,6 +274,26 @@ def test_leases_of_tasks_are_given_back_and_renewed_with_those_of_samples(make):
     assert rollouts.renew([*groups.leases, lease]) == groups.leases[:1]
 
 
+def test_a_put_of_many_samples_wakes_each_task_that_waits_for_them_and_the_learner_once(make, client):
+    tasks = {"reward": rs.Task(["tokens"], ["extra", "advantage"], whole_groups=True), "log": rs.Task(["advantage"])}
+    rollouts = make(tasks=tasks, max_staleness=2, max_delay=1)
+    key = f"rollouts:{{{rollouts.name}}}"
+
+    def wakes() -> list[int]:
+        """Of the learner, and of the task `log`, which is the first one by name."""
+        return [int(count or 0) for count in client.redis.hmget(key, "changes", "changes:1")]
+
+    fill(rollouts, 4)
+    samples = rollouts.take_samples("reward", 2)
+    learner, log = wakes()
+    extra = {"reference": [[1.0]] * 4, "reward": np.ones(4, np.float32)}
+    rollouts.put_columns(samples, {"extra": extra, "advantage": np.zeros(4, np.float32)})
+    assert wakes() == [learner, log + 1]
+    rollouts.put_columns(rollouts.take_samples("log", 4, timeout=0), {})
+    assert wakes() == [learner + 1, log + 1]  # both groups and all results are complete
+    assert len(rollouts.take(0, timeout=0)) == 4
+
+
 # ---- refusals --------------------------------------------------------------------------------------------------------
 
 
