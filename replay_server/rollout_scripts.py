@@ -437,7 +437,7 @@ end
 -- The groups of a batch: those that may not be later, then those that were complete first.
 local function choose()
     local chosen = redis.call('HGET', KEYS[1], 'chosen')
-    if chosen then return {1, chosen} end
+    if chosen then return {1, changes, chosen} end
     local last = policy - max_delay
     local due = last < tonumber(ARGV[3]) and 0 or
         groups_per_batch - tonumber(redis.call('HGET', KEYS[1] .. ':trained', text(last)) or 0)
@@ -454,7 +454,7 @@ local function choose()
     end
     chosen = table.concat(groups, ' ')
     redis.call('HSET', KEYS[1], 'taken', text(policy), 'chosen', chosen)
-    return {1, chosen}
+    return {1, changes, chosen}
 end
 
 if policy < version then
@@ -476,14 +476,14 @@ if max_delay > 0 then return choose() end
 local there, results = redis.call('HLEN', KEYS[3]) / 2, redis.call('HLEN', KEYS[5]) / 2
 if there < batch_samples or results < tasks * batch_samples then return {0, changes, there, results} end
 if taken ~= policy then redis.call('HSET', KEYS[1], 'taken', text(policy)) end
-return {1}
+return {1, changes}
 """,
     flags="allow-oom",  # it makes room
 )
 """Keys: the rollouts, changes, the batch of this version, that of max_delay + 1 before, and the results of both.
-Arguments: incarnation, policy version, first version. Answer: 1; or 0, the number of changes, how many samples are
-there, and how many results. With a max_delay: 1 and the groups; or 0, the number of changes, how many groups are
-complete, how many may not be later, and how many of these are complete."""
+Arguments: incarnation, policy version, first version. Answer: 1 and the number of changes; or 0, the number of changes,
+how many samples are there, and how many results. With a max_delay: 1, the number of changes and the groups; or 0, the
+number of changes, how many groups are complete, how many may not be later, and how many of these are complete."""
 
 INFO = Script(
     """

@@ -320,21 +320,21 @@ class RolloutOperations(RolloutCalls):
         keys = [*self._keys("changes"), *batches]
         while True:
             complete, *told = yield from self._run(what, scripts.TAKE, keys, policy_version, self.first_version)
+            changes, *told = told
             if complete:
                 if batch := (yield from self._read(what, policy_version, *told)):
                     return batch
-                continue  # samples are gone since: only the script knows whether with their batch
-            if self.max_delay:
-                changes, there, due, due_there = told
+                reason = f"batch {policy_version} was complete, but data of it is gone: evicted, deleted or lost"
+            elif self.max_delay:
+                there, due, due_there = told
                 reason = f"groups complete: {there}; a batch has {self.groups_per_batch}"
                 if due_there < due:
                     reason += f"; {due_there} of the {due} that batch {policy_version} may not leave out are complete"
-                yield from self._await_change(what, reason, keys[1], changes, _LOOK_S, timeout, deadline)
-                continue
-            changes, there, results = told
-            reason = f"{there} of the {self._samples} samples of batch {policy_version} are there"
-            if self.tasks:
-                reason += f", and {results} of the {self._samples * len(self.tasks)} results of tasks"
+            else:
+                there, results = told
+                reason = f"{there} of the {self._samples} samples of batch {policy_version} are there"
+                if self.tasks:
+                    reason += f", and {results} of the {self._samples * len(self.tasks)} results of tasks"
             yield from self._await_change(what, reason, keys[1], changes, _LOOK_S, timeout, deadline)
 
     @operation

@@ -170,10 +170,21 @@ def test_a_sample_that_is_lost_while_its_batch_is_read_is_made_anew(make, client
         return real(what, policy_version)
 
     rollouts._read = read
-    with pytest.raises(rs.Timeout, match="3 of the 4 samples"):
-        rollouts.take(0, timeout=0)
+    for told in ("batch 0 was complete, but data of it is gone", "3 of the 4 samples"):
+        with pytest.raises(rs.Timeout, match=told):
+            rollouts.take(0, timeout=0)
     client.redis.hset(key, mapping=dict(zip(("2", "2h"), lost[0], strict=True)))
     assert len(rollouts.take(0, timeout=0)) == 4
+
+
+def test_a_take_whose_data_was_deleted_ends_with_its_timeout(make, client):
+    """As an eviction may delete what the script that takes does not count."""
+    rollouts = make(max_staleness=2, max_delay=1)
+    fill(rollouts, 0, 4)
+    client.redis.hdel(f"rollouts:{{{rollouts.name}}}:batch:0", "2")
+    for timeout in (0, 0.1):
+        with pytest.raises(rs.Timeout, match="batch 0 was complete, but data of it is gone"):
+            rollouts.take(0, timeout=timeout)
 
 
 # ---- the bound -------------------------------------------------------------------------------------------------------
