@@ -241,9 +241,10 @@ end
 if #places == 0 then
     local lowest = redis.call('ZRANGE', free, 0, 0)[1]
     if lowest or fresh < bound(version) then
+        local batch = math.floor((lowest or fresh) / batch_samples)
         return redis.error_reply('STALEVERSION policy version ' .. text(policy) .. ' is too old: what can be leased is '
-            .. 'for batch ' .. text(math.floor((lowest or fresh) / batch_samples)) .. ', and max_staleness is '
-            .. text(max_staleness) .. '; fetch newer weights. Nothing was leased')
+            .. 'for batch ' .. text(batch) .. ', which needs at least version '
+            .. text(batch + max_delay - max_staleness) .. '; fetch newer weights. Nothing was leased')
     end
     return {0, changes, expires_ms(), version}
 end
@@ -338,7 +339,7 @@ if policy > version + 1 then
 end
 if policy < batch + max_delay - max_staleness then
     return redis.error_reply('STALEVERSION policy version ' .. text(policy) .. ' is too old for batch ' .. text(batch)
-        .. ', with a max_staleness of ' .. text(max_staleness) .. '; nothing was stored')
+        .. ': expected at least ' .. text(batch + max_delay - max_staleness) .. '; nothing was stored')
 end
 if number > of.count then return {-1, of.count} end
 if of.count == most_segments then
@@ -462,8 +463,9 @@ if policy < version then
         .. 'its samples are gone: the next is that of version ' .. text(version) .. '; continue from those weights')
 end
 if policy > version + 1 or (policy == version + 1 and taken ~= version) then
-    return redis.error_reply('NOTTAKEN the batch of policy version ' .. text(version) .. ' is next and was not taken, '
-        .. 'got ' .. text(policy) .. ': train on each batch in turn. Nothing was changed')
+    local following = taken == version and version + 1 or version
+    return redis.error_reply('NOTTAKEN the batch of policy version ' .. text(following) .. ' is next, got '
+        .. text(policy) .. ': train on each batch in turn. Nothing was changed')
 end
 if policy == version + 1 then
     redis.call('UNLINK', KEYS[4], KEYS[6], KEYS[1] .. ':segments:' .. text(version - max_delay))

@@ -236,7 +236,7 @@ def test_versions_that_are_too_old_or_of_another_run_are_refused(make):
         rollouts.take(1, timeout=0)
     (third,) = rollouts.lease(1, 1)
     assert (second.batch, third.batch) == (1, 2)
-    with pytest.raises(rs.StaleVersion, match="version 0 is too old for batch 2, with a max_staleness of 1"):
+    with pytest.raises(rs.StaleVersion, match="version 0 is too old for batch 2: expected at least 1; nothing"):
         rollouts.append(third, 0, rows(1), 0)
     with pytest.raises(rs.ServerError, match="at policy version 1, so a worker may have 2 at most, got 3"):
         rollouts.append(third, 0, rows(1), 3)
