@@ -279,7 +279,7 @@ the task's number. Answer: as that of LEASE, without the version."""
 SUBMIT = Script(
     _SEGMENTS
     + """
-local place, holder, sample, columns = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[6])
+local place, holder, sample, columns, segments = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[6]), tonumber(ARGV[7])
 local batch = math.floor(tonumber(place) / batch_samples)
 if batch < version - max_delay then
     return redis.error_reply('LEASEEXPIRED batch ' .. text(batch) .. ' has been trained on: if this call repeats one '
@@ -288,8 +288,9 @@ end
 if redis.call('HGET', KEYS[3], place) == holder then
     local key, by = KEYS[1] .. ':segments:' .. text(batch), holder
     local before = segments_of(key, place)
-    local of = before or {rows = {}}
-    local refusal = add_rows(of, 7, columns)
+    local of = before or {count = 0, rows = {}}
+    if of.count ~= segments then return {-3, of.count} end
+    local refusal = add_rows(of, 8, columns)
     for column = 1, columns do
         if not refusal and of.rows[column] == '-' then refusal = {-1, column - 1} end
     end
@@ -307,7 +308,7 @@ if redis.call('HGET', KEYS[3], place) == holder then
     redis.call('HDEL', KEYS[5], holder)
     redis.call('ZREM', KEYS[6], place)
     if redis.call('HLEN', KEYS[7]) == 2 * batch_samples then to_wake[KEYS[2]] = 'changes' end
-    written(tonumber(place), 7 + 2 * columns)
+    written(tonumber(place), 8 + 2 * columns)
     wake_once()
     return 1
 end
@@ -317,9 +318,10 @@ return redis.error_reply('LEASEEXPIRED the lease was given back, or had expired 
 """
 )
 """Keys: the rollouts, changes, leases, expiry, calls, free, the batch. Arguments: incarnation, place, holder, sample,
-the version that made its rows ("": it has none), how many ragged columns, of each its rows ("-": none came) and its
-max_length; and of each task that waits for it its number, the samples of its unit, and the parts that it waits for.
-Answer: 1; 0: it was there; -1 and which ragged column is missing; or -2, which is too long, and its rows."""
+the version that made its rows ("": it has none), how many ragged columns, how many segments its worker knows of, of
+each column its rows ("-": none came) and its max_length; and of each task that waits for it its number, the samples of
+its unit, and the parts that it waits for. Answer: 1; 0: it was there; -1 and which ragged column is missing; -2, which
+is too long, and its rows; or -3 and how many segments there are."""
 
 APPEND = Script(
     _SEGMENTS

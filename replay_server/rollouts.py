@@ -12,8 +12,10 @@ Why each sample is there once: a place has one holder at a time. What was submit
 never leased again. The learner gets a batch once all its places are filled, as often as it asks, until it says that its
 policy is one version further; then the samples leave, and the version before is refused.
 
-Why a sample that grows keeps the bound: each segment is stored only if its version is at least b - max_staleness. The
-next holder of the lease continues what is there, and the batch of the place stays the same.
+Why a sample that grows keeps the bound: each segment is stored only if its version is at least
+b + max_delay - max_staleness. The next holder of the lease continues what is there, and the batch of the place stays
+the same. A sample is stored only if its worker names how many segments there are. So none is missing, and no whole
+sample is joined to what another worker began.
 
 Why the order of completion keeps the bound: with a max_delay of d, a place of batch b is leased only to a version of at
 least b + d - max_staleness, and batch v takes every group that is left of batch v - d, before those that were complete
@@ -154,7 +156,7 @@ class RolloutOperations(RolloutCalls):
         return [Segment(version, self._dataflow.rows_of(rows)) for version, rows in found]
 
     @operation
-    def submit(self, lease: Lease, sample: Mapping[str, Any]) -> Operation[None]:
+    def submit(self, lease: Lease, sample: Mapping[str, Any], segments: int = 0) -> Operation[None]:
         """Stores the sample of a lease, and ends the lease. The first sample counts: a repeated call changes nothing.
 
         An expired lease is as good as another one until it has been given to another worker.
@@ -163,25 +165,34 @@ class RolloutOperations(RolloutCalls):
             lease: of `lease`.
             sample: column name → the value of one item, in the form of the signature, without what tasks write. If
                 segments were appended, these rows come behind them, and the columns that have segments may be left out.
+            segments: how many segments the sample has: what former holders left, and those of this lease.
 
         Raises:
-            SchemaError: the sample does not fit the signature; nothing was stored, and the lease stays.
+            SchemaError: the sample does not fit the signature, or has another number of segments: the server lost some,
+                or a former holder left some. Nothing was stored, and the lease stays.
             LeaseExpired: another worker has the lease by now; nothing was changed.
             LimitExceeded: the sample has more than 32 MiB, or the server's `maxmemory` is reached; nothing was stored,
                 and the lease stays.
         """
         self._check_lease(lease)
+        check_whole(segments, "segments", 0)
         keys = [*self._leases_of(SUBMITTED), self._batch_key(lease.batch)]
         packed, lengths = self._dataflow.packed_sample(sample)
         self._check_bytes(packed)
         what = f"submission of sample {lease.index} of group {lease.group} to {self.name!r}"
         made_by = lease.policy_version if any(rows not in (0, "-") for rows in lengths[::2]) else ""
-        given = (lease.place, lease.holder, packed, made_by, len(lengths) // 2, *lengths)
+        given = (lease.place, lease.holder, packed, made_by, len(lengths) // 2, int(segments), *lengths)
         told = yield from self._run(what, scripts.SUBMIT, keys, *given, *self._dataflow.followers[SUBMITTED])
         if isinstance(told, list):
             if told[0] == -1:
                 missing = self._dataflow.growing[told[1]]
                 raise SchemaError(f"{what}: no segment has this column; missing: {missing}; nothing was stored")
+            if told[0] == -3:
+                raise SchemaError(
+                    f"{what}: expected segments={told[1]}, as many as the sample has, got {segments}: append those "
+                    "that are lost, continue those of a former holder, or lease with drop_segments=True; nothing was "
+                    "stored"
+                )
             self._check_length(what, told)
 
     @operation

@@ -64,13 +64,13 @@ def test_segments_come_one_after_another_and_what_is_submitted_behind_them(make)
         assert lease.segments == 0
         rollouts.append(lease, 0, rows(1, 2), 0)
         rollouts.append(lease, 1, rows(3), 0)
-    rollouts.submit(closed, {"reward": 1})
-    rollouts.submit(open_end, {**rows(4), "reward": 2})
+    rollouts.submit(closed, {"reward": 1}, segments=2)
+    rollouts.submit(open_end, {**rows(4), "reward": 2}, segments=2)
     rollouts.submit(whole, {**rows(5, 6), "reward": 3})
     rollouts.append(empty, 0, {"text": {"tokens": [], "pairs": np.zeros((0, 2), np.float32)}}, 0)
     with pytest.raises(rs.Timeout, match="3 of the 4 samples"):
         rollouts.take(0, timeout=0)  # the last one grows, and is not closed
-    rollouts.submit(empty, {"reward": 4})
+    rollouts.submit(empty, {"reward": 4}, segments=1)
     batch = rollouts.take(0, timeout=0)
     assert tokens_of(batch) == [[1, 2, 3], [1, 2, 3, 4], [5, 6], []]
     assert batch.data["reward"].tolist() == [1, 2, 3, 4]
@@ -81,7 +81,7 @@ def test_columns_may_grow_in_turn(make):
     (lease,) = rollouts.lease(1, 0)
     rollouts.append(lease, 0, {"text": {"tokens": [1]}}, 0)
     rollouts.append(lease, 1, {"text": {"pairs": [[1, -1], [2, -2]]}}, 0)
-    rollouts.submit(lease, {"text": {"tokens": [2]}, "reward": 0})
+    rollouts.submit(lease, {"text": {"tokens": [2]}, "reward": 0}, segments=2)
     assert tokens_of(rollouts.take(0)) == [[1, 2]]
 
 
@@ -99,9 +99,9 @@ def test_the_smallest_and_the_largest_version_of_a_sample_are_known(make):
     rollouts.append(later[1], 0, rows(1), 1)
     rollouts.append(later[1], 1, rows(2), 0)
     rollouts.append(later[2], 0, rows(2), 1)
-    for lease in later[:2]:
-        rollouts.submit(lease, {"reward": 0})
-    rollouts.submit(later[2], {**rows(3), "reward": 0})  # rows of the version that leased it
+    rollouts.submit(later[0], {"reward": 0}, segments=3)
+    rollouts.submit(later[1], {"reward": 0}, segments=2)
+    rollouts.submit(later[2], {**rows(3), "reward": 0}, segments=1)  # rows of the version that leased it
     batch = rollouts.take(1)
     assert batch.policy_versions.tolist() == [0, 0, 0]
     assert batch.newest_versions.tolist() == [2, 1, 1]
@@ -116,7 +116,7 @@ def test_a_task_reads_whole_samples_that_grew(make):
     rollouts.append(first, 0, rows(1, 2), 0)
     with pytest.raises(rs.Timeout):
         rollouts.take_samples("reward", 2, timeout=0)
-    rollouts.submit(first, rows(3))
+    rollouts.submit(first, rows(3), segments=1)
     rollouts.submit(second, rows(9))
     samples = rollouts.take_samples("reward", 2)
     assert [each.tolist() for each in samples.data["text"]["tokens"]] == [[1, 2, 3], [9]]
@@ -146,7 +146,7 @@ def test_the_next_holder_gets_what_is_there_and_continues_it(make, gives_back: b
     with pytest.raises(rs.LeaseExpired, match="drop this sample"):
         rollouts.append(first, 2, rows(7), 1)
     rollouts.append(again, 2, {"text": {"pairs": [[3, -3]]}}, 1)
-    rollouts.submit(again, {**rows(4), "reward": 0})
+    rollouts.submit(again, {**rows(4), "reward": 0}, segments=3)
     (other,) = [lease for lease in rollouts.lease(9, 1) if lease.place == 2]
     assert other.segments == 0
     rollouts.submit(_, {**rows(9), "reward": 0})
@@ -167,7 +167,7 @@ def test_the_next_holder_may_drop_what_is_there(make):
     with pytest.raises(rs.SchemaError, match="no segment has this column; missing: text/pairs"):
         rollouts.submit(again, {"reward": 0})
     rollouts.append(again, 0, rows(5), 1)
-    rollouts.submit(again, {"reward": 0})
+    rollouts.submit(again, {"reward": 0}, segments=1)
     batch = rollouts.take(0)
     assert tokens_of(batch) == [[5]]
     assert batch.policy_versions.tolist() == [1]
@@ -186,9 +186,53 @@ def test_many_segments_are_dropped_by_several_calls_and_each_lease_is_whole(make
     second = rollouts.lease(9, 0)
     assert [(lease.place, lease.segments) for lease in second] == [(2, 100), (3, 3)]
     for lease in [*first, *second]:
-        rollouts.submit(lease, {"tokens": [lease.place]})
+        rollouts.submit(lease, {"tokens": [lease.place]}, segments=lease.segments)
     lengths = rollouts.take(0).data["tokens"].lengths
     assert lengths.tolist() == [1, 1, 101, 4]
+
+
+def test_a_worker_that_knows_of_no_segments_does_not_join_its_sample_to_them(make):
+    rollouts = make(group_size=1)
+    (first,) = rollouts.lease(1, 0)
+    rollouts.append(first, 0, rows(1, 2), 0)
+    rollouts.give_back([first])
+    (again,) = rollouts.lease(1, 0)
+    with pytest.raises(rs.SchemaError, match=r"expected segments=1, .* got 0: .* nothing was stored"):
+        rollouts.submit(again, {**rows(7, 8), "reward": 0})
+    rollouts.give_back([again])
+    (again,) = rollouts.lease(1, 0, drop_segments=True)
+    rollouts.submit(again, {**rows(7, 8), "reward": 0})
+    assert tokens_of(rollouts.take(0)) == [[7, 8]]
+
+
+def test_a_sample_whose_segments_were_lost_is_not_stored_until_they_are_there_again(make, client):
+    """As a kill with `everysec`, or a replica that takes over, may lose the last ones."""
+    rollouts = make(group_size=1)
+    (lease,) = rollouts.lease(1, 0)
+    key = f"rollouts:{{{rollouts.name}}}:segments:0"
+    rollouts.append(lease, 0, rows(1), 0)
+    before = client.redis.hgetall(key)
+    rollouts.append(lease, 1, rows(2), 0)
+    client.redis.delete(key)
+    client.redis.hset(key, mapping=before)
+    state = rollouts.info()
+    with pytest.raises(rs.SchemaError, match=r"expected segments=1, .* got 2: append those that are lost,"):
+        rollouts.submit(lease, {**rows(3), "reward": 0}, segments=2)
+    assert (rollouts.info(), client.redis.hgetall(key)) == (state, before)
+    rollouts.append(lease, 1, rows(2), 0)
+    rollouts.submit(lease, {**rows(3), "reward": 0}, segments=2)
+    assert tokens_of(rollouts.take(0)) == [[1, 2, 3]]
+
+
+def test_a_take_whose_segments_were_deleted_ends_with_its_timeout(make, client):
+    rollouts = make(group_size=1)
+    (lease,) = rollouts.lease(1, 0)
+    rollouts.append(lease, 0, rows(1), 0)
+    rollouts.submit(lease, {"reward": 0}, segments=1)
+    client.redis.delete(f"rollouts:{{{rollouts.name}}}:segments:0")
+    for timeout in (0, 0.1):
+        with pytest.raises(rs.Timeout, match="batch 0 was complete, but data of it is gone"):
+            rollouts.take(0, timeout=timeout)
 
 
 def test_segments_that_are_gone_are_told(make):
@@ -215,7 +259,8 @@ def test_the_first_segment_of_a_number_counts(make):
     rollouts.append(lease, 0, rows(4), 0)
     with pytest.raises(rs.SchemaError, match="segment 2 is next, got number 3; nothing was stored"):
         rollouts.append(lease, 3, rows(5), 0)
-    rollouts.submit(lease, {"reward": 0})
+    rollouts.submit(lease, {"reward": 0}, segments=2)
+    rollouts.submit(lease, {**rows(6), "reward": 1}, segments=2)
     rollouts.submit(lease, {**rows(6), "reward": 1})
     with pytest.raises(rs.LeaseExpired):
         rollouts.append(lease, 2, rows(5), 0)
@@ -265,11 +310,11 @@ def test_segments_that_do_not_fit_are_refused_and_nothing_is_changed(make, wrong
     with pytest.raises(rs.SchemaError, match=told):
         rollouts.append(lease, 1, wrong, 0)
     with pytest.raises(rs.SchemaError, match="at most 20 rows"):
-        rollouts.submit(lease, {**rows(*range(18)), "reward": 0})
+        rollouts.submit(lease, {**rows(*range(18)), "reward": 0}, segments=1)
     with pytest.raises(rs.SchemaError, match="missing: reward"):
-        rollouts.submit(lease, rows(4))
+        rollouts.submit(lease, rows(4), segments=1)
     rollouts.append(lease, 1, rows(4), 0)
-    rollouts.submit(lease, {"reward": 0})
+    rollouts.submit(lease, {"reward": 0}, segments=2)
     assert tokens_of(rollouts.take(0)) == [[1, 2, 3, 4]]
 
 
@@ -281,7 +326,9 @@ def test_numbers_before_what_the_lease_says_and_leases_of_tasks_are_refused(make
     (again,) = rollouts.lease(1, 0)
     with pytest.raises(rs.SchemaError, match="number must be a whole number of at least 1, got 0"):
         rollouts.append(again, 0, rows(1), 0)
-    rollouts.submit(again, {"reward": 0})
+    with pytest.raises(rs.SchemaError, match="segments must be a whole number of at least 0, got -1"):
+        rollouts.submit(again, {"reward": 0}, segments=-1)
+    rollouts.submit(again, {"reward": 0}, segments=1)
     (lease,) = rollouts.take_samples("log", 1).leases
     for call in (lambda: rollouts.append(lease, 0, rows(1), 0), lambda: rollouts.segments(lease)):
         with pytest.raises(TypeError, match="got one of task 'log'"):
@@ -297,12 +344,12 @@ def test_a_sample_with_its_segments_has_a_limit(make):
     with pytest.raises(rs.LimitExceeded, match="at most 33554432 bytes with its segments, got 335"):
         rollouts.append(first, 1, half, 0)
     with pytest.raises(rs.LimitExceeded, match="at most 33554432 bytes with its segments, got 335"):
-        rollouts.submit(first, {**half, "tokens": []})
+        rollouts.submit(first, {**half, "tokens": []}, segments=1)
     for number in range(256):
         rollouts.append(second, number, {"tokens": [number]}, 0)
     with pytest.raises(rs.LimitExceeded, match="expected at most 256 segments of a sample"):
         rollouts.append(second, 256, {"tokens": [256]}, 0)
-    rollouts.submit(first, {"tokens": []})
+    rollouts.submit(first, {"tokens": []}, segments=1)
     assert rollouts.take(0).data["image"].lengths.tolist() == [16 << 20]
 
 
@@ -321,7 +368,7 @@ def test_the_same_with_asyncio(make, server):
             (lease,) = await shared.lease(1, 0)
             (segment,) = await shared.segments(lease)
             assert segment.policy_version == 0
-            await shared.submit(lease, {**rows(2), "reward": 0})
+            await shared.submit(lease, {**rows(2), "reward": 0}, segments=1)
             return await shared.take(0)
 
     assert tokens_of(aio.run(main())) == [[1, 2]]
@@ -377,7 +424,7 @@ def test_a_sample_is_continued_where_it_was_through_kills_of_the_server_and_deat
             for _ in range(chance.randint(1, 2)):
                 rollouts.append(lease, number, new, version)
             number, there = number + 1, there + count
-        rollouts.submit(lease, {})
+        rollouts.submit(lease, {}, segments=number)
 
     def learn(rollouts: rs.Rollouts) -> None:
         batches.extend(rollouts.take(version) for version in range(UPDATES))

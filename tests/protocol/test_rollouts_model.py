@@ -170,12 +170,16 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
         return {"key": self.keys, **({} if self.segments.get(lease.place) else {"tokens": [self.keys]})}
 
     @precondition(lambda self: self.given)
-    @rule(data=st.data(), times=st.integers(1, 2))
-    def submit(self, data: st.DataObject, times: int) -> None:
+    @rule(data=st.data(), off=st.sampled_from([0, 0, 0, -1, 1]), times=st.integers(1, 2))
+    def submit(self, data: st.DataObject, off: int, times: int) -> None:
         lease = data.draw(self.some_leases())
         self.keys += 1
-        answer = self.told(self.rollouts.submit, lease, self.submitted(lease), times=times)
-        if self.held.get(lease.place) == lease:
+        there = len(self.segments.get(lease.place, []))
+        segments = max(0, there + off)
+        answer = self.told(self.rollouts.submit, lease, self.submitted(lease), segments, times=times)
+        if self.held.get(lease.place) == lease and segments != there:
+            assert answer is rs.SchemaError
+        elif self.held.get(lease.place) == lease:
             assert answer is None
             self.there[lease.place] = (lease, self.keys)
             self.note(lease.place)
@@ -192,7 +196,8 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
         """All but the first ones, which are slow."""
         for lease in list(self.held.values())[slow:]:
             self.keys += 1
-            assert self.told(self.rollouts.submit, lease, self.submitted(lease), times=times) is None
+            segments = len(self.segments.get(lease.place, []))
+            assert self.told(self.rollouts.submit, lease, self.submitted(lease), segments, times=times) is None
             self.there[lease.place] = (self.held.pop(lease.place), self.keys)
             self.note(lease.place)
             self.open.discard(lease.place)
