@@ -77,7 +77,11 @@ class StaleVersion(ServerError):
 
 
 class LeaseExpired(ServerError):
-    """The lease of a sample is another worker's by now, or its batch was trained on. Nothing was changed."""
+    """The lease of a sample is another worker's by now, or its batch was trained on. Nothing of that lease was changed.
+
+    `put_columns` has stored what came with its other leases. A repeated call whose reply was lost raises it too, if the
+    batch was trained on meanwhile: then the sample or the columns were used.
+    """
 
 
 class BatchNotTaken(ServerError):

@@ -29,8 +29,9 @@ leaves.
 Why a lost reply does no harm: a call of `lease` is known by 16 random bytes, and a sample keeps those of its lease. A
 repeated call finds that it was done. Each step is one script (`rollout_scripts`), whole in the append-only file.
 
-Why it is bounded: places are leased only up to the batch of the learner's version + max_staleness, so there are never
-more than max_staleness + 1 batches of samples and leases.
+Why it is bounded: places are leased only up to the batch of the learner's version + max_staleness - max_delay. Those of
+batches before its version - max_delay have left. So there are never more than max_staleness + 1 batches of samples and
+leases.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class RolloutOperations(RolloutCalls):
         """Leases samples before they are made: those with the lowest numbers that are free.
 
         It waits while everything is leased or there that a policy of this version may make: up to the batch of the
-        learner's version + max_staleness. So fast workers wait, and no sample is discarded for its age.
+        learner's version + max_staleness - max_delay. So fast workers wait, and no sample is discarded for its age.
 
         Args:
             count: at most as many, and at most 256; ask for group_size to get whole groups where they are free.
@@ -85,6 +86,8 @@ class RolloutOperations(RolloutCalls):
             Timeout: nothing could be leased in time.
             StaleVersion: what can be leased must be made by a newer policy: fetch the weights, and ask again.
             ServerError: the version is more than one above the learner's.
+            LimitExceeded: the server's `maxmemory` is reached. After a lost reply samples may be leased nonetheless:
+                they are free after lease_s.
         """
         check_whole(count, "count", 1)
         policy_version, timeout = _version(policy_version), check_timeout(timeout)
@@ -124,8 +127,10 @@ class RolloutOperations(RolloutCalls):
             SchemaError: the rows do not fit the signature, or columns get longer than their max_length; or another
                 number is next.
             StaleVersion: the version is too old for the batch of the sample.
+            ServerError: the version is more than one above the learner's.
             LeaseExpired: another worker has the lease by now, or the sample was submitted.
             LimitExceeded: the sample gets more than 32 MiB, or 256 segments, or the server's `maxmemory` is reached.
+                After a lost reply the segment may be stored nonetheless: repeat the same call.
             All of them change nothing, and but for LeaseExpired the lease stays.
         """
         self._check_lease(lease)
@@ -172,7 +177,7 @@ class RolloutOperations(RolloutCalls):
                 or a former holder left some. Nothing was stored, and the lease stays.
             LeaseExpired: another worker has the lease by now; nothing was changed.
             LimitExceeded: the sample has more than 32 MiB, or the server's `maxmemory` is reached; nothing was stored,
-                and the lease stays.
+                and the lease stays. After a lost reply the sample may be stored nonetheless: repeat the same call.
         """
         self._check_lease(lease)
         check_whole(segments, "segments", 0)
@@ -199,7 +204,8 @@ class RolloutOperations(RolloutCalls):
     def take_samples(self, task: str, count: int, timeout: float | None = None) -> Operation[TaskBatch]:
         """Leases samples that are ready for a task, those with the lowest numbers first, and returns what it reads.
 
-        A task gets each sample once. Only where its lease expires before `put_columns`, another worker gets it as well.
+        A task gets each sample once. Another worker gets it as well only if its lease expires or is given back before
+        `put_columns`.
 
         Args:
             task: name of one of the `tasks`.
@@ -212,6 +218,8 @@ class RolloutOperations(RolloutCalls):
         Raises:
             SchemaError: there is no such task.
             Timeout: no sample became ready in time.
+            LimitExceeded: the server's `maxmemory` is reached. After a lost reply samples may be leased nonetheless:
+                they are free after lease_s.
         """
         number, unit = self._number(task), self._dataflow.unit(task)
         check_whole(count, "count", 1)
@@ -245,8 +253,10 @@ class RolloutOperations(RolloutCalls):
         Raises:
             SchemaError: the columns do not fit the signature; nothing was stored, and the leases stay.
             LimitExceeded: those of one sample, or of one whole group, have more than 32 MiB; nothing was stored, and
-                the leases stay. Or the server's `maxmemory` is reached; the leases of what was not stored stay.
-            LeaseExpired: other workers have some of the samples by now. The others were stored.
+                the leases stay. Or the server's `maxmemory` is reached: some may be stored, and the leases of the
+                others stay; repeat the same call.
+            LeaseExpired: other workers have some of the samples by now, or their batch was trained on, as it may be
+                when a call is repeated. The others were stored.
         """
         if not isinstance(samples, TaskBatch):
             raise TypeError(f"expected a TaskBatch, as take_samples() returns, got {type(samples).__name__}")
@@ -355,9 +365,9 @@ class RolloutOperations(RolloutCalls):
         Returns:
             policy_version, the learner's; begun, samples of its batch and later ones that were leased at least once;
             leased, samples that a worker has; expired, those of them, and of those given back, that another worker
-            would get now; samples, of each batch from the learner's on how many are there. Where there are tasks:
-            tasks, name → ready, the samples or groups that another worker would get now, and leased, those that a
-            worker has.
+            would get now; samples, of each batch from policy_version - max_delay on how many are there. Where there are
+            tasks: tasks, name → ready, the samples or groups that another worker would get now, and leased, those that
+            a worker has.
         """
         told = yield from self._run(f"info of rollouts {self.name!r}", scripts.INFO, self._leases_of(SUBMITTED))
         *counts, works = told
