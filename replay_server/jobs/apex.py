@@ -345,12 +345,16 @@ class ApexJob:
         Raises PartFailed, and ConnectionLost where the server ends too often.
         """
         assert self._server is not None
+        is_new = False
         while not self.ended_by:
             time.sleep(LOOK_EVERY_S)
             if self._server.watch():
                 self._server_restarts += 1
+                is_new = True
+            if is_new:
                 with self._server.look(LOST):
                     self._welcome_server(view)
+                    is_new = False
             for part in self.parts:
                 code = part.watch()
                 if code == 0 and part.ends:

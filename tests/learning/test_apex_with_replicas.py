@@ -93,6 +93,18 @@ def test_a_job_whose_primary_is_stopped_goes_on_with_the_replica(start):
     assert job.wait() == 130, job.text
 
 
+def test_a_job_whose_servers_all_die_goes_on_without_the_replay_if_that_is_not_saved(start):
+    job = start("--replicas", "1", "--samples-per-insert", "8", "--checkpoint-replay", "off")
+    wait_for_updates(job)
+    replica = int(re.findall(r"; replicas (\d+)\)", job.text)[-1])
+    for pid in (replica, primary_of(job)):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: job.process.poll() is not None or len(re.findall(r"\(primary ", job.text)) == 2)
+    wait_for_updates(job)
+    os.kill(job.process.pid, signal.SIGINT)
+    assert job.wait() == 130, job.text
+
+
 def test_a_job_that_was_killed_after_a_failover_goes_on_with_what_the_new_primary_saved(start):
     job = start("--replicas", "1", "--samples-per-insert", "8", "--checkpoint-replay-every-s", "0.2")
     wait_for_updates(job)
