@@ -6,10 +6,11 @@ hears of a newer epoch refuses writes. What has died comes back with nothing but
 
 What is lost: what had not reached the replica. It first takes what the dead primary had sent it. Of several, the one
 that is furthest ahead is promoted, so what `WAIT 1` has acknowledged is lost only where the replica that has it died
-with the primary.
+with the primary, or is silent for too long then.
 
 Each server has a folder of its own beside the run's snapshot. The primary saves there, and the file is then moved to
-where `--resume` looks for it. That is also what the primary begins with again where no replica has the job's data.
+where `--resume` looks for it. That is also what the primary begins with again where no replica has the job's data. What
+still runs is killed before, since a server with data of another origin would never follow it.
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ ASK_EVERY_S = 1.0
 REPLACE_AFTER_S = 5.0
 """A primary that has not answered for so long is replaced, where a replica answers."""
 KILL_AFTER_S = 60.0
-"""A replica that has not answered for so long is killed, and started again."""
+"""A replica that has not answered for so long is killed, and started again. So long is waited for one that may have the
+only copy of the data of a primary that is gone."""
 DIES_WITHIN_S = 2.0
 """A process that was killed and is still there is waited for no longer."""
 DRAINS_WITHIN_S = 1.0
 """What a replica may take to read what the dead primary had sent it."""
 ANSWERS_WITHIN_S = 10.0
-"""How long a silent replica is waited for, where no other one has the data of a primary that is gone."""
+"""How long a silent replica is waited for, where another one could take the place of a primary that is gone."""
 PROMOTED_WITHIN_S = 30.0
 """What a replica may take to become a primary: it looks for the free slots of its tables."""
 STARTS_WITHIN_S = 10.0
@@ -87,6 +89,7 @@ class JobReplicas(JobServer):
     ) -> None:
         self._folder, self._primary = folder.resolve(), 0  # servers look for files from their own folders
         self._epoch, self._origin = 0, ""  # of the primary's data
+        self._saved_epoch = 0  # of the snapshot that was kept last
         self._ending = threading.Event()
         self._replaced, self._replaced_at, self._ask_at = False, float("-inf"), 0.0
         self._failure = ""
@@ -132,8 +135,13 @@ class JobReplicas(JobServer):
         return f"{primary}; replicas {', '.join(others) or 'none'}"
 
     def keep_snapshot(self, saved: Path) -> None:
+        epoch = self._epoch if saved.parent == self._folder_of(self._primary) else 0
         with contextlib.suppress(OSError):  # its server has died, and its folder was made anew
             saved.replace(self.snapshot)
+            self._saved_epoch = epoch
+        with contextlib.suppress(OSError):
+            for unasked in self._folder.glob("server-*/replay-*.snapshot"):  # begun when a server's epoch changed
+                unasked.unlink()
 
     def stop(self, timeout_s: float) -> None:
         self._ending.set()
@@ -157,10 +165,10 @@ class JobReplicas(JobServer):
         primaries end too often."""
         if self._failure:
             raise rs.ConnectionLost(self._failure)
-        replaced, self._replaced = self._replaced, False
-        if replaced:
-            self._silent_since = None
-        return replaced
+        if not self._replaced:
+            return False
+        self._replaced, self._silent_since = False, None
+        return True
 
     def _not_heard(self, error: Exception) -> None:
         if time.monotonic() - self._replaced_at > REPLACE_AFTER_S:
@@ -202,32 +210,48 @@ class JobReplicas(JobServer):
             if (silent_s := self._silent_s(self._primary)) > REPLACE_AFTER_S:
                 self._replace(f"has not answered for {silent_s:.0f} s")
         for number, standing in standings.items():
-            if number != self._primary and (standing.is_primary or standing.epoch != self._epoch):
-                self._have_follow(number)
+            if number != self._primary:
+                self._have_follow(number, standing)
+        if self._silent_s(self._primary) > REPLACE_AFTER_S:
+            return  # a replica that is silent as well may have the only copy
         for number, server in enumerate(self._servers):
             if number != self._primary and server.running and (silent_s := self._silent_s(number)) > KILL_AFTER_S:
                 self._say(f"replica {self._place(number)} has not answered for {silent_s:.0f} s: killing it")
                 self._kill(number)
 
     def _replace(self, why: str) -> None:
-        """Kills the primary and promotes the replica that is furthest ahead; else begins again with the snapshot."""
+        """Kills the primary and promotes the replica that is furthest ahead; else begins again with the snapshot.
+
+        A replica that does not become the primary is killed before the next one is asked, since it may have become one
+        without saying so. The last one may have the only copy: the next look tries it again.
+        """
         former = self._primary
         self._kill(former)
         candidates = self._furthest_ahead(drained=True)
-        if candidates and (deaths := self._deaths.count()) is not None:
-            raise rs.ConnectionLost(f"primaries ended {deaths} times within a minute; the last one {why}")
         for number in candidates:
             try:
                 self._lead(number)
             except rs.ReplayError as error:
+                if self._ending.is_set():
+                    return
                 self._say(f"replica {self._place(number)} does not become the primary: {error}")
+                if number != candidates[-1]:
+                    self._kill(number)
                 continue
             self._say(f"server {why}: {self._place(number)} is the primary now")
             self._put_first(number)
+            if (deaths := self._deaths.count()) is not None:
+                raise rs.ConnectionLost(f"primaries ended {deaths} times within a minute; the last one {why}")
             return
-        if self._ending.is_set():
+        if candidates or self._ending.is_set():
             return
+        for number in range(len(self._servers)):
+            self._kill(number)
         self._servers[former] = self._server = self._start_again()
+        self._saved_epoch = 0  # it may have begun with other data, whose epochs are small
+        if self._ending.is_set():
+            self._kill(former)  # `stop` may not have seen it
+            return
         try:
             self._lead(former)
         except rs.ReplayError:
@@ -244,8 +268,9 @@ class JobReplicas(JobServer):
     def _furthest_ahead(self, drained: bool = False) -> list[int]:
         """The replicas that answer and have the job's data, the one that is furthest ahead first.
 
-        `drained`: after they have noticed that the primary is gone, and so have read what it had sent. Where none has
-        the data but one is silent, that is waited for: with the snapshot more would be lost.
+        `drained`: after they have noticed that the primary is gone, and so have read what it had sent. One that is
+        silent is waited for, and longer where no other one has the data: with the snapshot more would be lost. One of
+        an older epoch than the snapshot has less than that.
         """
         began = time.monotonic()
         while True:
@@ -258,27 +283,44 @@ class JobReplicas(JobServer):
                 except rs.ReplayError:
                     is_silent = True
                     continue
-                if about["master_origin"] == self._origin:
+                if about["master_origin"] == self._origin and int(about["master_epoch"]) >= self._saved_epoch:
                     found.append((int(about["master_epoch"]), int(about["master_repl_offset"]), number))
                     is_linked |= about.get("master_link_status") == "up"
-            within_s = DRAINS_WITHIN_S if is_linked else ANSWERS_WITHIN_S if is_silent and not found else 0.0
+            within_s = DRAINS_WITHIN_S if is_linked else 0.0
+            if is_silent:
+                within_s = ANSWERS_WITHIN_S if found else KILL_AFTER_S
             if not drained or time.monotonic() - began >= within_s or self._ending.is_set():
                 return [number for *_, number in sorted(found, reverse=True)]
             time.sleep(0.01)
 
     def _lead(self, number: int) -> None:
         """Makes the server a primary, and the newest of its data. Raises ReplayError where it does not become one."""
-        standing = self._ask(number, fence(self._epoch, self._origin))
+        standing = self._standing_soon(number)
         if not standing.takes_writes:
-            self._ask(number, any_command("REPLICAOF", "NO", "ONE"), PROMOTED_WITHIN_S)
-            standing = self._ask(number, fence(self._epoch, self._origin))
+            with contextlib.suppress(rs.ConnectionLost):  # it may have become one, and is asked
+                self._ask(number, any_command("REPLICAOF", "NO", "ONE"), PROMOTED_WITHIN_S)
+            standing = self._standing_soon(number)
+            if not standing.takes_writes:
+                raise rs.ConnectionLost("it does not answer REPLICAOF NO ONE")
         self._epoch, self._origin = standing.epoch or 0, standing.origin
 
-    def _have_follow(self, number: int) -> None:
+    def _standing_soon(self, number: int) -> Standing:
+        """What it says it is, as soon as it answers. Raises ReplayError where it does not."""
+        deadline = time.monotonic() + ANSWERS_WITHIN_S
+        while True:
+            try:
+                return self._ask(number, fence(self._epoch, self._origin))
+            except rs.ReplayError:
+                if time.monotonic() > deadline or self._ending.wait(LOOK_EVERY_S) or not self._servers[number].running:
+                    raise
+
+    def _have_follow(self, number: int, standing: Standing) -> None:
         """Names the primary to a server, if it follows another one or none. The next look does it where this fails."""
         host, port = self._host_and_port(self._primary)
         with contextlib.suppress(rs.ReplayError):
             about = self._info(number)
+            if about["role"] == "master" and not standing.is_primary:
+                return  # somebody has just promoted it
             if (about["role"], about.get("master_host"), about.get("master_port")) != ("slave", host, str(port)):
                 self._ask(number, any_command("REPLICAOF", host, port))
 

@@ -6,9 +6,10 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -46,6 +47,9 @@ class Servers:
             return self.ask(number, "INFO", "replication")
         except (rs.ReplayError, redis.RedisError, OSError):
             return {}
+
+    def port(self, number: int) -> int:
+        return urlsplit(self.urls[number]).port or 0
 
     def pid(self, number: int) -> int:
         return self.ask(number, "INFO", "server")["process_id"]
@@ -120,16 +124,24 @@ def test_the_replica_takes_a_killed_primarys_place_which_comes_back_as_a_replica
     assert not list(those.folder.glob("server-*"))
 
 
+@pytest.mark.parametrize("is_silent", [False, True])
 def test_of_several_replicas_the_furthest_ahead_is_promoted_and_the_others_follow_it(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_silent: bool
 ) -> None:
+    """`is_silent`: also where it does not answer the first questions, and another one does."""
+    monkeypatch.setattr(job_replicas, "ANSWERS_WITHIN_S", 100.0)
     with servers(tmp_path, replicas=2) as those, rs.Client(those.job.url, reconnect_timeout=60.0) as client:
         ids = add(client, 0)
         assert client.redis.wait(2, 60_000) == 2
-        those.ask(2, "REPLICAOF", "127.0.0.1", free_port())
-        ids += add(client, 10)
-        assert client.redis.wait(1, 60_000) == 1
-        those.kill(0)
+        with monkeypatch.context() as patched:
+            patched.setattr(JobReplicas, "_have_follow", lambda *_: None)
+            those.ask(2, "REPLICAOF", "127.0.0.1", free_port())
+            ids += add(client, 10)
+            assert client.redis.wait(1, 60_000) == 1
+            with stopped(*([those.pid(1)] if is_silent else [])):
+                those.kill(0)
+                time.sleep(3.0 if is_silent else 0.0)
+            eventually(those.job.watch, "another primary")
         those.await_primary(1)
         assert values(client, ids) == list(range(20))
         with rs.Client(those.urls[2]) as other:
@@ -171,6 +183,88 @@ def test_a_replica_that_is_slow_when_the_primary_dies_is_waited_for_and_has_what
         assert values(client, ids) == list(range(10))
 
 
+def lead_meddled(monkeypatch: pytest.MonkeyPatch, meddle: Callable[[str, Callable[[], Any]], Any]) -> None:
+    """`meddle(word, ask)` stands for each question to server 1 while it is being promoted, as long as it is patched."""
+    ask, lead = JobReplicas._ask, JobReplicas._lead
+    leading: list[int] = []
+
+    def meddled_lead(job: JobReplicas, number: int) -> None:
+        leading.append(number)
+        try:
+            lead(job, number)
+        finally:
+            leading.remove(number)
+
+    def meddled_ask(job: JobReplicas, number: int, command: Any, *timeout: float) -> Any:
+        if leading != [1]:
+            return ask(job, number, command, *timeout)
+        return meddle(str(command.arguments[0]), lambda: ask(job, number, command, *timeout))
+
+    monkeypatch.setattr(JobReplicas, "_lead", meddled_lead)
+    monkeypatch.setattr(JobReplicas, "_ask", meddled_ask)
+
+
+@pytest.mark.parametrize("within_s", [0.0, 60.0])
+def test_a_replica_that_falls_silent_before_it_is_promoted_is_asked_again_and_stays_the_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, within_s: float
+) -> None:
+    """Where `within_s` is over, too, the primary does not begin again with less."""
+    monkeypatch.setattr(job_replicas, "ANSWERS_WITHIN_S", within_s)
+    with servers(tmp_path) as those, rs.Client(those.job.url, reconnect_timeout=60.0) as client:
+        ids, replica = add(client, 0), those.pid(1)
+        assert client.redis.wait(1, 60_000) == 1
+        silent = []
+
+        def silent_once(word: str, ask: Callable[[], Any]) -> Any:
+            if silent:
+                return ask()
+            silent.append(word)
+            with stopped(replica):
+                return ask()
+
+        lead_meddled(monkeypatch, silent_once)
+        those.kill(0)
+        those.await_primary(1)
+        assert silent == ["FENCE"]
+        assert any("does not become the primary" in sentence for sentence in those.said) == (within_s == 0.0)
+        assert those.pid(1) == replica
+        assert values(client, ids) == list(range(10))
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_there_are_no_two_primaries_where_one_does_not_say_that_it_became_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """If it answers later, it is the primary. Else it is killed before another one is promoted."""
+    monkeypatch.setattr(job_replicas, "ANSWERS_WITHIN_S", 100.0)
+    with servers(tmp_path, replicas=2) as those, rs.Client(those.job.url, reconnect_timeout=60.0) as client:
+        ids = add(client, 0)
+        assert client.redis.wait(2, 60_000) == 2
+        first, asked = those.pid(1), []
+
+        def reply_lost(word: str, ask: Callable[[], Any]) -> Any:
+            asked.append(word)
+            reply = ask()
+            if word == "REPLICAOF" and not answers:
+                monkeypatch.setattr(job_replicas, "ANSWERS_WITHIN_S", 0.0)
+            if word == "REPLICAOF" or (not answers and "REPLICAOF" in asked):
+                raise rs.ConnectionLost("as if it came too late")
+            return reply
+
+        with monkeypatch.context() as patched:
+            patched.setattr(JobReplicas, "_have_follow", lambda *_: None)
+            those.ask(2, "REPLICAOF", "127.0.0.1", free_port())
+            ids += add(client, 10)
+            assert client.redis.wait(1, 60_000) == 1  # so 1 is ahead, and asked first
+            lead_meddled(patched, reply_lost)
+            those.kill(0)
+            eventually(those.job.watch, "another primary")
+        those.await_primary(1 if answers else 2)
+        assert "REPLICAOF" in asked
+        assert (those.pid(1) == first) == answers
+        assert values(client, ids[: 20 if answers else 10]) == list(range(20 if answers else 10))
+
+
 def test_a_former_primary_that_could_not_be_killed_takes_no_writes_and_becomes_a_replica(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,14 +283,16 @@ def test_a_former_primary_that_could_not_be_killed_takes_no_writes_and_becomes_a
         assert values(late, ids) == list(range(20))
 
 
-def test_a_primary_that_hangs_is_not_replaced_while_no_replica_answers(
+def test_a_primary_that_hangs_is_not_replaced_while_no_replica_answers_nor_is_that_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_replicas, "REPLACE_AFTER_S", 0.5)
     with servers(tmp_path) as those, rs.Client(those.job.url) as client:
         ids, processes = add(client, 0), [those.pid(0), those.pid(1)]
         with stopped(*reversed(processes)):
+            monkeypatch.setattr(job_replicas, "KILL_AFTER_S", 1.0)
             time.sleep(8.0)  # with questions that wait a second for an answer it takes up to five
+            monkeypatch.setattr(job_replicas, "KILL_AFTER_S", 100.0)
             os.kill(processes[0], signal.SIGCONT)
             eventually(lambda: those.about(0), "an answer")
         those.await_primary(0)
@@ -226,6 +322,53 @@ def test_where_no_replica_is_left_the_primary_begins_again_with_the_snapshot_of_
         add(client, 20)
 
 
+def test_where_no_replica_answers_any_more_the_primary_begins_empty_and_a_client_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replica's data are of another origin: it would never follow the primary, nor the client use that."""
+    with servers(tmp_path) as those, rs.Client(those.job.url, reconnect_timeout=100.0) as client:
+        add(client, 0)
+        assert client.redis.wait(1, 60_000) == 1
+        hung = those.pid(1)
+        with stopped(hung):
+            those.kill(0)
+            monkeypatch.setattr(job_replicas, "KILL_AFTER_S", 2.0)
+            eventually(those.job.watch, "a primary")
+        monkeypatch.undo()
+        those.await_primary(0)
+        assert those.pid(1) != hung
+        ids = add(client, 20)
+        assert values(client, ids) == list(range(20, 30))
+        assert client.info("apex")["size"] == 10
+
+
+def test_a_replica_of_an_older_epoch_than_the_snapshot_does_not_take_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_replicas, "ANSWERS_WITHIN_S", 0.0)
+    with servers(tmp_path, replicas=2) as those, rs.Client(those.job.url, reconnect_timeout=60.0) as client:
+        ids = add(client, 0)
+        assert client.redis.wait(2, 60_000) == 2
+        with stopped(those.pid(2)):
+            those.kill(0)
+            eventually(those.job.watch, "another primary")
+            ids += add(client, 10)
+            save(those)
+            eventually(lambda: those.about(0).get("master_link_status") == "up", "the former primary as a replica")
+            for number in (0, 1):
+                those.kill(number)
+        eventually(those.job.watch, "a primary")
+        those.await_primary(1)
+        assert values(client, ids) == list(range(20))
+
+
+def test_a_replica_of_another_replica_is_told_to_follow_the_primary(tmp_path: Path) -> None:
+    with servers(tmp_path, replicas=2) as those:
+        those.ask(2, "REPLICAOF", "127.0.0.1", those.port(1))
+        eventually(lambda: those.about(2).get("master_port") == those.port(0), "it follows the primary")
+        those.await_primary(0)
+
+
 def save(those: Servers) -> None:
     saver = ReplaySaver(those.job, 3600.0)
     saver.save_last()
@@ -242,6 +385,11 @@ def test_a_job_that_is_resumed_begins_with_what_the_promoted_replica_saved(tmp_p
         those.await_primary(1)
         ids += add(client, 10)
         save(those)
+        those.ask(1, "FAILOVER")
+        those.await_primary(0)
+        eventually(lambda: list(those.folder.glob("server-*/*.snapshot")), "one that 1 begins, of another epoch now")
+        save(those)
+        assert not list(those.folder.glob("server-*/*.snapshot"))
     assert [path.name for path in those.folder.iterdir()] == ["replay.snapshot"]
     with servers(tmp_path, resumed=True) as those, rs.Client(those.job.url) as client:
         assert client.info("apex")["size"] == 20
