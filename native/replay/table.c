@@ -34,10 +34,12 @@ uint64_t table_full_memory_bytes(const struct table_config *config) {
 }
 
 uint64_t table_full_bytes(const struct table_config *config) {
-    uint64_t item_bytes = slot_row_bytes(config, SLOT_OF_ITEM) + slot_row_bytes(config, SLOT_OF_STEP);
-    item_bytes += ragged_largest_bytes(config);
-    uint64_t bytes = table_effective_capacity(config) * item_bytes;
-    return config->max_bytes && bytes > config->max_bytes ? config->max_bytes : bytes;
+    bool owns_steps = !*config->steps_of; /* max_bytes counts them with their owner */
+    uint64_t items = table_effective_capacity(config), steps_bytes = items * slot_row_bytes(config, SLOT_OF_STEP);
+    uint64_t bytes = items * (slot_row_bytes(config, SLOT_OF_ITEM) + ragged_largest_bytes(config));
+    if (owns_steps) bytes += steps_bytes;
+    if (config->max_bytes && bytes > config->max_bytes) bytes = config->max_bytes;
+    return owns_steps ? bytes : bytes + steps_bytes;
 }
 
 static int init_stores(struct table *table, uint32_t slots, struct error *error) {

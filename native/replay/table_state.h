@@ -55,7 +55,9 @@ struct table {
     struct slot_store own_steps;
     struct table *owner; /* whose steps it shares; NULL: nobody's (table_share.c) */
     uint32_t sharers; /* tables that share its steps, and … */
-    uint64_t sharing_slots; /* … the slots of their items */
+    uint64_t sharing_slots, leaving_slots; /* … the slots of their items; of those that were dropped */
+    bool leaves; /* it was dropped, and holds steps until it is freed */
+    uint32_t left_in_vain; /* items that left for max_bytes, one after the other, and freed little */
     bool freed; /* it goes with the last of them */
     bool lacks_references; /* amid a restore: its items do not hold the steps that they see yet */
     struct window_map windows;
@@ -115,8 +117,6 @@ void table_limit_priorities(struct table *table); /* sets max_priority_allowed, 
 /* Removes items that are too far behind the newest version, for a bounded time. */
 void table_sweep_stale(struct table *table);
 uint64_t table_bytes(const struct table *table); /* payload of live items and steps */
-/* Removes items until that many bytes more are within max_bytes, or none is left; trees need table_repair. */
-void table_evict_for_bytes(struct table *table, uint64_t more_bytes);
 /* The most steps that so many slots of items can need at once, of one table or of several that share steps. */
 uint64_t table_step_slots(const struct table_config *config, uint64_t slots);
 /* Room for the steps of items: those of the table, and three times as many of tables that share its steps. */

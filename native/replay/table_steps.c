@@ -9,6 +9,7 @@
 #include "base/memory.h"
 
 #define PART_STEPS 8192u /* that items see which are resolved at once */
+#define MOST_IN_VAIN 64u /* items that leave one after the other and free little */
 
 bool table_has_windows(const struct table *table) {
     return table->windows.steps > 0;
@@ -115,8 +116,20 @@ uint64_t table_bytes(const struct table *table) {
     return (uint64_t)table->items.live * table->items.slot_bytes + ragged + slot_store_bytes(&table->own_steps);
 }
 
-void table_evict_for_bytes(struct table *table, uint64_t more_bytes) {
-    while (table->items.live && table_bytes(table) + more_bytes > table->config.max_bytes) table_make_room(table, 1);
+/* What other tables show stays when the owner's items leave, so these may leave in vain: what they free is less than half of
+ * an item and a step. After MOST_IN_VAIN in a row one more is tried each time, since the others may have changed. */
+static void evict_for_bytes(struct table *table) {
+    while (table->items.live && table_bytes(table) > table->config.max_bytes) {
+        uint64_t before = table_bytes(table);
+        uint64_t with_a_step = table->items.slot_bytes + slot_store_mean_bytes(table->steps);
+        table_make_room(table, 1);
+        bool is_in_vain = before - table_bytes(table) < with_a_step / 2;
+        table->left_in_vain = is_in_vain ? table->left_in_vain + 1 : 0;
+        if (table->sharers && table->left_in_vain >= MOST_IN_VAIN) break;
+    }
+    if (table_bytes(table) <= table->config.max_bytes) table->left_in_vain = 0;
+    table_repair(table);
+    if (table->journal) table_journal_write(table);
 }
 
 void reservation_expect(struct reservation *reservation, uint32_t n, struct stream *const *streams) {
@@ -157,14 +170,20 @@ static int check_kept(const struct table *table, uint32_t more, struct error *er
                          "; raise max_bytes, use fewer streams, or a smaller history",
                          table->config.name, max_bytes, kept, kept * slot_store_mean_bytes(table->steps));
     }
-    if (max_bytes && table->sharers && table->items.live == 0 && table_bytes(table) > max_bytes) {
-        return error_set(error, ERROR_LIMIT,
-                         "the steps of table '%s' take %" PRIu64 " bytes, its max_bytes is %" PRIu64
-                         ", and items of the tables that share them show what its own do not; let some of those leave, "
-                         "or raise max_bytes",
-                         table->config.name, table_bytes(table), max_bytes);
-    }
     return 0;
+}
+
+/* Where other tables share the steps, the table may hold more than max_bytes although its items have left. */
+static int check_bytes(struct table *table, struct error *error) {
+    uint64_t max_bytes = table->config.max_bytes;
+    if (!max_bytes || !table->sharers || table_bytes(table) <= max_bytes) return 0;
+    evict_for_bytes(table);
+    if (table_bytes(table) <= max_bytes) return 0;
+    return error_set(error, ERROR_LIMIT,
+                     "table '%s' takes %" PRIu64 " bytes with its steps, its max_bytes is %" PRIu64
+                     ", and its items free too little when they leave: streams, or items of the tables that share its "
+                     "steps, show those too; let some of these go, or raise max_bytes",
+                     table->config.name, table_bytes(table), max_bytes);
 }
 
 int table_begin_append(struct table *table, struct reservation *reservation, struct error *error) {
@@ -173,7 +192,7 @@ int table_begin_append(struct table *table, struct reservation *reservation, str
     while ((left = reservation_place_steps(reservation, error)) > 0) {
     }
     if (left < 0 || table_check_open(table, error) || check_kept(table, reservation->expects, error)) return -1;
-    if (reservation_code(reservation, CLOCK_NEVER, error)) return -1;
+    if (reservation_code(reservation, CLOCK_NEVER, error) || check_bytes(table, error)) return -1;
     /* Not before: what may still be refused takes no room from others. */
     reservation->keeps = reservation->expects;
     table->keeping += reservation->keeps;
@@ -194,11 +213,7 @@ void table_append_part(struct table *table, struct reservation *reservation, uin
     reservation->entered += n;
     reservation->keeps -= (uint32_t)(table->kept_steps - kept);
     table->keeping -= table->kept_steps - kept;
-    if (table->config.max_bytes) {
-        table_evict_for_bytes(table, 0);
-        table_repair(table);
-        if (table->journal) table_journal_write(table);
-    }
+    if (table->config.max_bytes) evict_for_bytes(table);
     if (reservation->entered < reservation->n) return;
     assert(reservation->keeps == 0);
     reservation_end(reservation);

@@ -441,13 +441,60 @@ static void max_bytes_of_the_owner_counts_what_others_show(void) {
     uint8_t frame[FRAME_BYTES] = {0};
     reservation_fill(reservation, FRAME, frame);
     CHECK(table_append(tables[0], reservation, &stream, NULL, &error) == -1 && error.code == ERROR_LIMIT);
-    CHECK(strstr(error.message, "items of the tables that share them"));
+    CHECK(strstr(error.message, "items of the tables that share its steps"));
     reservation_release(reservation);
     error.code = ERROR_NONE;
     table_reset(tables[1]);
     append_frames(tables[0], stream, 1);
     table_free(tables[0]);
     table_free(tables[1]);
+}
+
+static void append_and_show(struct table *tables[2], struct stream *stream, uint32_t most, uint32_t shown_by) {
+    append_frames(tables[0], stream, 1);
+    for (uint32_t i = 0; i < most; i++)
+        if (shown_by >> i & 1) item_at(tables[i], stream, stream_steps(stream) - 1);
+}
+
+static int append_one(struct table *table, struct stream *stream) {
+    uint8_t frame[FRAME_BYTES] = {0};
+    struct reservation *reservation = table_reserve_steps(table, 1, &error);
+    reservation_fill(reservation, FRAME, frame);
+    int failed = table_append(table, reservation, &stream, NULL, &error);
+    if (failed) reservation_release(reservation);
+    return failed;
+}
+
+static void an_owner_keeps_its_items_where_they_would_leave_in_vain(void) {
+    uint64_t max_bytes = 90 * (FRAME_BYTES + 8);
+    struct table *tables[2];
+    pair(tables, max_bytes);
+    struct stream *stream = table_stream_new(tables[0], 3, &error);
+    append_frames(tables[0], stream, 2);
+    for (uint32_t i = 0; i < 88; i++) append_and_show(tables, stream, 2, 3);
+    CHECK(info_of(tables[0]).size == 88);
+    append_frames(tables[0], stream, 1); /* as many bytes as those of 75 items without their steps */
+    CHECK(info_of(tables[0]).size == 88 - 64 && info_of(tables[0]).bytes > max_bytes);
+    for (uint32_t i = 1; i < 4; i++) {
+        CHECK(append_one(tables[0], stream) == -1 && error.code == ERROR_LIMIT);
+        CHECK(strstr(error.message, "streams, or items of the tables that share its steps, show those too"));
+        CHECK(info_of(tables[0]).size == 88 - 64 - i && info_of(tables[1]).size == 88);
+        error.code = ERROR_NONE;
+    }
+    table_reset(tables[1]);
+    for (uint32_t i = 0; i < 200; i++) append_and_show(tables, stream, 1, 1); /* now each that leaves frees a step */
+    CHECK(info_of(tables[0]).size > 80 && info_of(tables[0]).bytes <= max_bytes + 8);
+    table_free(tables[0]);
+    table_free(tables[1]);
+}
+
+static void a_table_that_shares_may_hold_steps_beyond_its_max_bytes(void) {
+    struct table_config config = config_of(names[1], CODEC_NONE, 100);
+    CHECK(table_full_bytes(&config) == 100 * (FRAME_BYTES + 8));
+    config.max_bytes = 50 * 8;
+    CHECK(table_full_bytes(&config) == 50 * (FRAME_BYTES + 8));
+    config.steps_of[0] = 0;
+    CHECK(table_full_bytes(&config) == 50 * 8);
 }
 
 static void refuses(struct table_config config, struct table *owner, const char *why) {
@@ -514,6 +561,8 @@ int main(void) {
     RUN(a_step_counts_once_and_stays_as_long_as_one_item_shows_it);
     RUN(the_steps_stay_when_their_owner_goes);
     RUN(max_bytes_of_the_owner_counts_what_others_show);
+    RUN(an_owner_keeps_its_items_where_they_would_leave_in_vain);
+    RUN(a_table_that_shares_may_hold_steps_beyond_its_max_bytes);
     RUN(what_does_not_fit_together_is_refused);
     RUN(a_snapshot_has_both_tables_and_the_steps_once);
     return 0;

@@ -613,7 +613,7 @@ def test_max_bytes_counts_what_others_show_and_says_so(tmp_path: Path) -> None:
                 writer.create_item(columns={"key": step, "frames": slice(-1, None)}, table="side")
                 writer.flush()
 
-        with pytest.raises(rs.LimitExceeded, match="items of the tables that share them show"):
+        with pytest.raises(rs.LimitExceeded, match="items of the tables that share its steps, show those too"):
             write_until_refused()
         assert client.info("t")["size"] == 0
         client.reset("side")
