@@ -182,8 +182,11 @@ const char *table_storage_name(enum table_storage storage);
 struct table *table_new(const struct table_config *config, struct error *error);
 void table_free(struct table *table); /* no reservation and no pin may be left; its streams go with it */
 /* Gives a new table with steps_of the steps of their owner, which outlives it even if it is freed first. Needed before
- * anything else is done with the table. ERROR_BADSCHEMA: they do not fit together. */
+ * anything else is done with the table. ERROR_BADSCHEMA: they do not fit together. ERROR_LIMIT: not before a dropped one is
+ * freed. */
 int table_share_steps(struct table *table, struct table *owner, struct error *error);
+/* The table was dropped, and whoever refers to it still reads it: it holds its steps until it is freed. */
+void table_share_leave(struct table *table);
 struct table *
 table_owner_of_steps(struct table *table); /* whose streams its items are made from; itself where it shares none */
 const struct table_config *table_config(const struct table *table);

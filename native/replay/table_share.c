@@ -5,7 +5,8 @@
  *   - A step stays while a stream keeps it or an item of any of these tables shows it: all of them count in the same
  *     references (slot_store.h), and an item that leaves drops its own.
  *   - The owner's memory goes with the last of those that share: until then table_free only marks it.
- *   - There is room for the steps of all, since no table is let in whose items could show more than the store holds.
+ *   - There is room for the steps of all, since no table is let in whose items could show more than the store holds. A
+ *     dropped one counts until it is freed.
  * A snapshot cuts all tables at one moment. Its owner's cut has the steps, and each table's items name them by slot.
  * Records (table_journal.h) need no such order: each table tells a step with the first of its own items that shows it,
  * whatever the others have told, so a shared step may be told once for each table. Whoever applies them has the slot
@@ -34,6 +35,28 @@ static bool same_steps(const struct table_config *left, const struct table_confi
     return same && left->codec == right->codec;
 }
 
+/* Where records are applied, what is dropped does not count: the table that they tell of was let in when it was gone. */
+static int check_room(const struct table *table, const struct table *owner, struct error *error) {
+    uint64_t none = table_step_slots(&owner->config, 0), each = table_step_slots(&owner->config, 1) - none;
+    uint64_t room = owner->own_steps.slots > none ? (owner->own_steps.slots - none) / each : 0;
+    uint64_t slots = (uint64_t)owner->items.slots + owner->sharing_slots + table->items.slots;
+    uint64_t leaving = owner->own_steps.takes_by_number ? 0 : owner->leaving_slots;
+    const char *name = owner->config.name;
+    if (slots > room)
+        return error_set(error, ERROR_BADSCHEMA,
+                         "steps_of: table '%s' has room for the steps of %" PRIu64
+                         " slots of items, its own among them, and with this table there would be %" PRIu64
+                         "; each table has its capacity and %u slots more, so lower a capacity, share with fewer "
+                         "tables, or have the largest table own the steps",
+                         name, room, slots, TABLE_SPARE_SLOTS + TABLE_HELD_SLOTS);
+    if (slots + leaving > room)
+        return error_set(error, ERROR_LIMIT,
+                         "steps_of: a dropped table still holds steps of table '%s', for a reply or a snapshot; create "
+                         "this table again once that has ended",
+                         name);
+    return 0;
+}
+
 static int check(const struct table *table, const struct table *owner, struct error *error) {
     const struct table_config *config = &table->config, *other = &owner->config;
     if (*other->steps_of)
@@ -55,15 +78,7 @@ static int check(const struct table *table, const struct table *owner, struct er
                          "steps_of: expected durable as table '%s' has it, %s, got %s; the append-only file has both "
                          "tables or neither",
                          other->name, other->durable ? "true" : "false", config->durable ? "true" : "false");
-    uint64_t slots = (uint64_t)owner->items.slots + owner->sharing_slots + table->items.slots;
-    if (table_step_slots(other, slots) > owner->own_steps.slots)
-        return error_set(error, ERROR_BADSCHEMA,
-                         "steps_of: the items of table '%s' and of those that share its steps could show more than it "
-                         "has room for, %" PRIu32
-                         " steps; they may have %u times its capacity together, so lower a capacity, or have the "
-                         "largest table own the steps",
-                         other->name, owner->own_steps.slots, TABLE_STEPS_FOR - 1);
-    return 0;
+    return check_room(table, owner, error);
 }
 
 int table_share_steps(struct table *table, struct table *owner, struct error *error) {
@@ -76,6 +91,13 @@ int table_share_steps(struct table *table, struct table *owner, struct error *er
     return 0;
 }
 
+void table_share_leave(struct table *table) {
+    if (!table->owner || table->leaves) return;
+    table->leaves = true;
+    table->owner->sharing_slots -= table->items.slots;
+    table->owner->leaving_slots += table->items.slots;
+}
+
 static void let_go(const struct slot_store *items) {
     for (uint32_t slot = 0; slot < items->fresh; slot++)
         if (slot_is_occupied(items, slot)) slot_store_drop_list(items, slot_list(items, slot));
@@ -85,6 +107,6 @@ void table_share_end(struct table *table) {
     struct table *owner = table->owner;
     if (!owner) return;
     if (!table->lacks_references) let_go(&table->items);
-    owner->sharing_slots -= table->items.slots;
+    *(table->leaves ? &owner->leaving_slots : &owner->sharing_slots) -= table->items.slots;
     if (--owner->sharers == 0 && owner->freed) table_free(owner);
 }

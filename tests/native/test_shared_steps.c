@@ -517,13 +517,43 @@ static void what_does_not_fit_together_is_refused(void) {
     config = config_of("late", CODEC_NONE, 100);
     config.durable = false;
     refuses(config, tables[0], "expected durable as table 'owner' has it, true, got false");
-    refuses(config_of("late", CODEC_NONE, 1000000), tables[0], "more than it has room for");
+    refuses(config_of("late", CODEC_NONE, 1000000), tables[0], "has room for the steps of");
     CHECK(tables[0]->sharers == 1);
     CHECK(!table_reserve_steps(tables[1], 1, &error) && strstr(error.message, "append them there"));
     CHECK(!table_stream_new(tables[1], 8, &error) && strstr(error.message, "append them there"));
     error.code = ERROR_NONE;
     table_free(tables[1]);
     table_free(tables[0]);
+}
+
+static void a_dropped_table_takes_its_room_until_it_is_freed_but_not_where_records_are_applied(void) {
+    struct table *owner, *sharing[3], *late;
+    struct table_config config = config_of(names[0], CODEC_NONE, 100);
+    owner = make(&config);
+    config = config_of("late", CODEC_NONE, 100);
+    for (uint32_t i = 0; i < 3; i++) {
+        sharing[i] = make(&config);
+        CHECK(table_share_steps(sharing[i], owner, &error) == 0);
+    }
+    refuses(config, owner, "each table has its capacity and 36864 slots more");
+    table_share_leave(sharing[1]);
+    late = make(&config);
+    CHECK(table_share_steps(late, owner, &error) == -1 && error.code == ERROR_LIMIT);
+    CHECK(strstr(error.message, "a dropped table still holds steps of table 'owner'"));
+    error.code = ERROR_NONE;
+    table_apply_begin(owner);
+    CHECK(table_share_steps(late, owner, &error) == 0);
+    table_apply_end(owner);
+    table_share_leave(late);
+    table_free(sharing[1]);
+    table_free(late);
+    late = make(&config);
+    CHECK(table_share_steps(late, owner, &error) == 0);
+    table_free(late);
+    table_free(sharing[0]);
+    table_free(sharing[2]);
+    CHECK(owner->sharers == 0 && owner->sharing_slots == 0 && owner->leaving_slots == 0);
+    table_free(owner);
 }
 
 static void a_snapshot_has_both_tables_and_the_steps_once(void) {
@@ -564,6 +594,7 @@ int main(void) {
     RUN(an_owner_keeps_its_items_where_they_would_leave_in_vain);
     RUN(a_table_that_shares_may_hold_steps_beyond_its_max_bytes);
     RUN(what_does_not_fit_together_is_refused);
+    RUN(a_dropped_table_takes_its_room_until_it_is_freed_but_not_where_records_are_applied);
     RUN(a_snapshot_has_both_tables_and_the_steps_once);
     return 0;
 }

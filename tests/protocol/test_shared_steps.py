@@ -8,6 +8,7 @@ import itertools
 import os
 import shutil
 import signal
+import socket
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -505,7 +506,7 @@ def test_steps_are_appended_to_their_owner(client: rs.Client) -> None:
         ({"signature": {**SIGNATURE, "obs": rs.Window("frame", length=2)}}, "the signature and the compression"),
         ({"compression": "lz4"}, "the signature and the compression"),
         ({"durable": False}, "expected durable as table 't' has it"),
-        ({"capacity": 10_000_000}, "more than it has room for"),
+        ({"capacity": 10_000_000}, "has room for the steps of"),
     ],
 )
 def test_a_table_that_does_not_fit_is_refused(client: rs.Client, changes: dict[str, Any], why: str) -> None:
@@ -514,6 +515,35 @@ def test_a_table_that_does_not_fit_is_refused(client: rs.Client, changes: dict[s
     with pytest.raises(rs.ReplayError, match=why):
         client.create_table(rs.Table(**fields))
     assert client.tables() == before
+
+
+def test_a_dropped_table_takes_its_room_until_its_last_reply_was_read(tmp_path: Path) -> None:
+    signature = {"frame": rs.Column("uint8", (1 << 20,), step_only=True), "obs": rs.Window("frame", length=1)}
+    sharing = [rs.Table(name, 100, signature, steps_of="t") for name in ("a", "b", "c")]
+    with (
+        rs.Server([rs.Table("t", 100, signature), *sharing], directory=str(tmp_path)) as server,
+        rs.Client(server.url) as client,
+    ):
+        with pytest.raises(rs.SchemaError, match="each table has its capacity and 36864 slots more"):
+            client.create_table(rs.Table("d", 100, signature, steps_of="t"))
+        with client.writer("t", tables=["a"]) as writer:
+            for _ in range(32):
+                writer.append({"frame": np.zeros(1 << 20, np.uint8)})
+                writer.create_item(table="a")
+        address = client.redis.connection_pool.connection_kwargs
+        with socket.create_connection((address["host"], address["port"])) as reader:
+            reader.sendall(b"*3\r\n$13\r\nREPLAY.SAMPLE\r\n$1\r\na\r\n$2\r\n32\r\n")
+            assert reader.recv(1) == b"*", "its beginning; more than the sockets hold is on its way"
+            client.drop_table("a")
+            with pytest.raises(rs.LimitExceeded, match="a dropped table still holds steps of table 't'"):
+                client.create_table(sharing[0])
+
+        def is_created() -> bool:
+            with contextlib.suppress(rs.LimitExceeded):
+                client.create_table(sharing[0])
+            return "a" in client.tables()
+
+        eventually(is_created, "the room of the table that went with its reply")
 
 
 def test_spec_names_the_owner_and_the_same_table_again_is_success(client: rs.Client) -> None:
@@ -559,6 +589,8 @@ def test_whoever_shares_steps_may_write_their_owner(client: rs.Client) -> None:
                 assert "other" not in client.tables()
             else:
                 assert other.execute_command("REPLAY.CREATE", "other", spec) == b"OK"
+    with redis.Redis(address["host"], address["port"], username="one", password="word") as other:
+        assert other.execute_command("REPLAY.CREATE", "other", spec) == b"OK", "it is there, with the same spec"
 
 
 def test_shards_have_steps_of_their_own() -> None:

@@ -18,17 +18,22 @@
 
 /* ---- tables -------------------------------------------------------------------------------------------------------- */
 
-/* A table is kept from being dropped by those that share its steps: that takes the right to write it. */
-static bool may_share_steps(struct client *client, const char *name, const struct resp_argument *spec) {
-    struct error error;
+/* A table is kept from being dropped by those that share its steps: that takes the right to write it. One that is there
+ * was let in before. */
+static int check_sharing(struct client *client, const char *name, const struct resp_argument *spec,
+                         struct error *error) {
+    if (replay_registry_find(client->server->replay->tables, name, strlen(name), error)) return 0;
     struct table_config *config = memory_alloc(sizeof *config);
+    if (!config) return error_set(error, ERROR_GENERIC, "out of memory for a table's spec");
     bool may = true;
-    if (config && table_config_parse(config, name, spec->data, spec->length, &error) == 0 && *config->steps_of) {
+    if (table_config_parse(config, name, spec->data, spec->length, error) == 0 && *config->steps_of) {
         const struct resp_argument owner = {.data = (uint8_t *)config->steps_of, .length = strlen(config->steps_of)};
         may = upcalls.acl_may_access_key(client, &owner, KEY_WRITE);
     }
     memory_free(config);
-    return may;
+    return may ? 0
+               : error_set(error, ERROR_NOPERM,
+                           "this user has no permissions to write the table whose steps '%s' would share", name);
 }
 
 static void create_command(struct client *client) {
@@ -43,12 +48,8 @@ static void create_command(struct client *client) {
     }
     memcpy(name, argument->data, argument->length);
     name[argument->length] = 0;
-    if (!may_share_steps(client, name, spec)) {
-        reply_error(client, "NOPERM this user has no permissions to write the table whose steps '%s' would share",
-                    name);
-        return;
-    }
-    if (replay_registry_create_named(client->server->replay->tables, name, spec->data, spec->length, &error)) {
+    if (check_sharing(client, name, spec, &error) ||
+        replay_registry_create_named(client->server->replay->tables, name, spec->data, spec->length, &error)) {
         reply_failure(client, &error);
         return;
     }

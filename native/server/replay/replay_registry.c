@@ -229,6 +229,7 @@ void replay_registry_drop(struct replay_registry *registry, struct replay_entry 
     entry->next = registry->dropped;
     registry->dropped = entry;
     entry->dropped = true;
+    table_share_leave(entry->table);
     replay_log_dropped(entry);
     replay_entry_retain(entry); /* while its waiters let go of it */
     wait_queue_expire_all(registry->server, &entry->adders);
