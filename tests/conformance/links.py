@@ -38,6 +38,8 @@ class Link:
     def __init__(self, port: int) -> None:
         self.target = port
         self.whole = True
+        self.alter: Callable[[bytes], bytes] = bytes
+        """What becomes of the bytes that come from either side."""
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -64,7 +66,7 @@ class Link:
     def _carry(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                sink.sendall(data)
+                sink.sendall(self.alter(data))
         for end in (source, sink):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import shutil
 import signal
 import socket
@@ -379,6 +380,22 @@ def test_a_replica_has_the_steps_once_and_goes_on_with_all_tables(tmp_path: Path
         check(replica.client.sample("late", 5), again | {30: ([30] * 3, [30])})
 
 
+def test_a_replica_gives_up_all_tables_over_the_steps_of_a_record_that_it_cannot_apply(tmp_path: Path) -> None:
+    with pair(tmp_path, *tables(capacity=100), rs.Table("apart", 10, SIGNATURE)) as (primary, replica, link):
+        write(primary.client, 3)
+        replica.follow(link.port)
+        settle(primary, replica)
+
+        def alter(data: bytes) -> bytes:
+            altered = re.sub(rb"(?<=side\0).", b"\xff", data, flags=re.DOTALL)  # the number of the change
+            link.whole = link.whole and altered == data  # it does not get another copy afterwards
+            return altered
+
+        link.alter = alter
+        primary.client.reset("side")
+        eventually(lambda: replica.client.tables() == ["apart"], "the end of the tables that show the steps")
+
+
 def test_tables_come_back_after_a_kill_in_whichever_order_they_were_written(tmp_path: Path) -> None:
     made = tables(capacity=100)
     shown: dict[int, Any] = {}
@@ -440,6 +457,31 @@ def test_what_shares_the_steps_of_a_table_whose_base_was_not_finished_is_passed_
         check(client.sample("side", 10, replace=False), shown)
         client.create_table(rs.Table("late", 10, SIGNATURE, steps_of="t"))
         check_goes_on(client, shown)
+
+
+def test_a_file_is_read_beside_a_snapshot_whose_table_has_the_name_of_one_that_is_passed_over(tmp_path: Path) -> None:
+    made, other = tables(capacity=100), tmp_path / "other"
+    other.mkdir()
+    with rs.Server([made[0]], directory=str(other), config=ALWAYS) as server, rs.Client(server.url) as client:
+        client.checkpoint("saved")
+        client.restore("saved")
+        client.create_table(rs.Table("late", 10, SIGNATURE, steps_of="t"))
+        write(client, 4, ("t", "late"))
+    # The base that has the table was not finished, and nothing is before it.
+    folder = tmp_path / "appendonlydir"
+    folder.mkdir()
+    shutil.copy(other / "appendonlydir/appendonly.aof.2.incr.aof", folder)
+    (folder / "appendonly.aof.manifest").write_text("file appendonly.aof.2.incr.aof seq 2 type i\n")
+    one = rs.Table("t", 100, {**SIGNATURE, "obs": rs.Window("frame", length=2)})
+    with rs.Server([one], directory=str(tmp_path)) as server, rs.Client(server.url) as client:
+        write(client, 3, ("t",))
+        client.checkpoint()
+    with (
+        rs.Server(directory=str(tmp_path), config=ALWAYS, restore="latest") as server,
+        rs.Client(server.url) as client,
+    ):
+        assert client.tables() == ["t"]
+        assert client.info("t")["size"] == 3
 
 
 def test_tables_come_from_a_snapshot_at_the_start_and_the_file_counts_beside_it(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ static int create(struct replay_registry *registry, const char *name, const uint
     const struct replay_entry *there = find(registry, name);
     if (there && there->followed)
         return error_set(error, ERROR_EXISTS, "the table '%s' begins, although it is there", name);
-    struct replay_entry *entry = replay_log_make(registry, name, record, length, error);
+    struct replay_entry *entry = replay_log_make(registry, name, record, length, NULL, error);
     if (!entry) return -1;
     entry->logged = replay_log_takes_new(entry);
     tell_file(entry, TABLE_JOURNAL_CREATE, record, length);
@@ -119,7 +119,8 @@ int replay_follow_apply(struct replay_registry *registry, const char *name, cons
     if (!entry || !entry->followed)
         return error_set(error, ERROR_NOTABLE, "a change of the table '%s', which is not there", name);
     if (kind != TABLE_JOURNAL_DROP && table_apply(entry->table, record, length, error)) {
-        take_out(registry, entry, false);
+        /* Half of the record may be in the steps, which other tables show as well: they all go. */
+        take_out(registry, find(registry, name_of(table_owner_of_steps(entry->table))), false);
         return -1;
     }
     tell_file(entry, kind, record, length);

@@ -203,30 +203,38 @@ void replay_log_adopt(struct replay_registry *registry, struct replay_entry *ent
     replay_registry_enter(registry, entry);
 }
 
-struct replay_entry *replay_log_make(struct replay_registry *registry, const char *name, const uint8_t *record,
-                                     size_t length, struct error *error) {
-    if (registry->count == REPLAY_MAX_TABLES && !find(registry, name)) {
-        error_set(error, ERROR_LIMIT, "there would be more than %u tables", REPLAY_MAX_TABLES);
-        return NULL;
-    }
-    struct table *table = table_apply_create(record, length, name, error);
-    if (table && replay_registry_share_steps(registry, table, error)) {
-        table_free(table);
-        return NULL;
-    }
-    struct replay_entry *entry = table ? replay_registry_entry_new(registry, table) : NULL;
-    if (table && !entry) {
-        table_free(table);
-        error_set(error, ERROR_GENERIC, "out of memory for a table");
-    }
-    return entry;
-}
-
 /* Whether records of a table are passed over: they follow a base that is not there. */
 static bool is_skipped(const struct text *skipped, const char *name) {
     char line[TABLE_MAX_NAME + 3];
     snprintf(line, sizeof line, "\n%s\n", name);
     return skipped->data && strstr(skipped->data, line);
+}
+
+/* Of a new table: ERROR_NOTABLE where it shares steps of a table whose own records are passed over. One of that name that is
+ * there then is another. */
+static int check_steps(struct replay_registry *registry, const struct text *skipped, const struct table *table,
+                       struct error *error) {
+    const char *steps_of = table_config(table)->steps_of;
+    const struct replay_entry *owner = *steps_of && skipped ? find(registry, steps_of) : NULL;
+    if (!owner || (owner->logged && !is_skipped(skipped, steps_of))) return 0;
+    return error_set(error, ERROR_NOTABLE, "table '%s' is not in the file", steps_of);
+}
+
+struct replay_entry *replay_log_make(struct replay_registry *registry, const char *name, const uint8_t *record,
+                                     size_t length, const struct text *skipped, struct error *error) {
+    if (registry->count == REPLAY_MAX_TABLES && !find(registry, name)) {
+        error_set(error, ERROR_LIMIT, "there would be more than %u tables", REPLAY_MAX_TABLES);
+        return NULL;
+    }
+    struct table *table = table_apply_create(record, length, name, error);
+    if (!table) return NULL;
+    struct replay_entry *entry = NULL;
+    if (check_steps(registry, skipped, table, error) == 0 && replay_registry_share_steps(registry, table, error) == 0 &&
+        !(entry = replay_registry_entry_new(registry, table))) {
+        error_set(error, ERROR_GENERIC, "out of memory for a table");
+    }
+    if (!entry) table_free(table);
+    return entry;
 }
 
 /* Its own record, of a base, or of a new table of its name, ends that. */
@@ -236,31 +244,18 @@ static void unskip(struct text *skipped, const char *name) {
     for (char *at; skipped->data && (at = strstr(skipped->data, line));) memset(at + 1, '\n', strlen(name));
 }
 
-/* Of a new table: it shares steps of a table whose own records are passed over. */
-static bool lacks_steps(struct replay_registry *registry, const struct text *skipped, const struct replay_entry *made) {
-    const char *steps_of = table_config(made->table)->steps_of;
-    return *steps_of && (is_skipped(skipped, steps_of) || !find(registry, steps_of)->logged);
-}
-
-static void skip(struct text *skipped, const char *name, struct replay_entry *made) {
-    text_append(skipped, "\n%s\n", name);
-    if (made) table_free(made->table);
-    memory_free(made);
-}
-
 int replay_log_apply(struct replay_registry *registry, const char *name, const uint8_t *record, size_t length,
                      uint64_t base, struct text *skipped, struct error *error) {
     uint32_t kind = table_apply_kind(record, length);
     struct replay_entry *entry = find(registry, name);
     if (kind == TABLE_JOURNAL_CREATE) {
         unskip(skipped, name);
-        struct replay_entry *made = replay_log_make(registry, name, record, length, error);
-        if (made && !lacks_steps(registry, skipped, made))
+        struct replay_entry *made = replay_log_make(registry, name, record, length, skipped, error);
+        if (!made && error->code != ERROR_NOTABLE) return -1;
+        if (made)
             replay_log_adopt(registry, made);
-        else if (made || error->code == ERROR_NOTABLE)
-            skip(skipped, name, made);
         else
-            return -1;
+            text_append(skipped, "\n%s\n", name);
         return 0;
     }
     if (kind == TABLE_JOURNAL_IN_BASE) {

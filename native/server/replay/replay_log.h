@@ -47,9 +47,10 @@ void replay_log_recount(struct replay_registry *registry);
 
 /* ---- reading it, before anyone is served ---- */
 void replay_log_adopt(struct replay_registry *registry, struct replay_entry *entry); /* a table of the base */
-/* A table of the record of its creation, which is not in the registry yet. NULL: it is refused. */
+/* A table of the record of its creation, which is not in the registry yet. NULL: it is refused; ERROR_NOTABLE: it shares
+ * steps of a table that is not there, or that is among `skipped` (NULL: none is, see below). */
 struct replay_entry *replay_log_make(struct replay_registry *registry, const char *name, const uint8_t *record,
-                                     size_t length, struct error *error);
+                                     size_t length, const struct text *skipped, struct error *error);
 /* A record of a table, read from files with this base. `skipped`: names of tables whose base was not finished, and of those
  * that share their steps, each between two line feeds. -1: it is refused. */
 int replay_log_apply(struct replay_registry *registry, const char *name, const uint8_t *record, size_t length,
