@@ -126,14 +126,20 @@ class BackgroundSending:
             if not self._due or self._failure is not None:
                 self._given.acquire()
                 continue
-            self._send(*self._due[0])
+            # What waits for the rate limiter of one table holds back no later items of others.
+            merges = self._held is not None and self._sender.has_several_tables
+            self._send(list(self._due) if merges else [self._due[0]])
             _tell(self._sent)
         self._sender.close()
 
-    def _send(self, now: Streams, made: list[Items]) -> None:
+    def _send(self, due: list[tuple[Streams, list[Items]]]) -> None:
+        """Sends the first that are due: all of them, or after a failure, which is that of the first, none."""
+        done = 1
         try:
-            self._sender.take(made)
-            run(self._sender.send(now, _HELD_S))
+            for _, made in due:
+                self._sender.take(made)
+            run(self._sender.send(due[-1][0], _HELD_S))
+            done = len(due)
         except Timeout as held:  # the same once more, unless all is over
             self._held = held
             return
@@ -142,7 +148,8 @@ class BackgroundSending:
         else:
             self._failed = False
         self._held = None
-        self._due.popleft()  # after the failure is known
+        for _ in range(done):  # after the failure is known
+            self._due.popleft()
 
 
 def _tell(word: threading.Lock) -> None:

@@ -28,6 +28,8 @@ MAX_ITEMS = 1 << 16
 """Items sent at once."""
 MAX_STEP_BYTES = 16 << 20
 """Of the steps sent at once, but for a single larger one: many environments together have more than a request may."""
+_TURN_S = 0.1
+"""How long one of several tables is waited for before the next one is asked."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +143,13 @@ class StepSender:
         self._held = _Held()
         self._ids: deque[int] = deque(maxlen=MAX_KEPT_IDS)
         """Of items that were sent: the sending thread appends, the caller takes."""
-        self._most_items = MAX_ITEMS
+        self._most_items = [MAX_ITEMS] * (1 + len(sharing))
         self._stands = False
+
+    @property
+    def has_several_tables(self) -> bool:
+        """Whether items go to other tables, too."""
+        return bool(self._sharing)
 
     @property
     def waiting(self) -> int:
@@ -254,46 +261,50 @@ class StepSender:
         ready, rest = items, items.taken(slice(0))
         if not complete.all():
             ready, rest = items.taken(complete), items.taken(~complete)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        held: Timeout | None = None
-        for place in range(1 + len(self._sharing)):  # one whose rate limiter holds items back holds no other back
-            chosen = ready.tables == place
-            one, others = (
-                (ready.taken(chosen), ready.taken(~chosen)) if self._sharing else (ready, rest.taken(slice(0)))
-            )
-            try:
-                yield from self._send_to(place, one, others, rest, deadline)
-            except Timeout as refusal:
-                held = refusal
-                one, *_ = self._held.waiting
-                rest = Items.joined([one, rest])
-            ready = others
-        if held is not None:
-            raise held
+        tables = range(1 + len(self._sharing))
+        parts = [ready.taken(ready.tables == place) for place in tables] if self._sharing else [ready]
+        yield from self._send_ready(parts, rest, None if timeout is None else time.monotonic() + timeout)
 
-    def _send_to(self, place: int, ready: Items, others: Items, rest: Items, deadline: float | None) -> Operation[None]:
-        """Sends items of one table, while others, and the rest, wait. If it raises, what was not sent waits first."""
-        while len(ready):
-            count = self._next_batch(ready)
+    def _send_ready(self, parts: list[Items], rest: Items, deadline: float | None) -> Operation[None]:
+        """Sends the items of each table. One whose rate limiter holds items back holds no other back: each is tried at
+        once, and then those that are held back are waited for in turn, so that none waits for another one."""
+        turn = 0.0
+        while waiting := [place for place, part in enumerate(parts) if len(part)]:
+            held: Timeout | None = None
+            for place in waiting:
+                until = deadline if len(waiting) == 1 else _sooner(deadline, time.monotonic() + turn)
+                try:
+                    yield from self._send_to(place, parts, rest, until)
+                except Timeout as refusal:
+                    held = refusal
+            if held is not None and (len(waiting) == 1 or _sooner(deadline, time.monotonic()) == deadline):
+                raise held
+            turn = _TURN_S
+
+    def _send_to(self, place: int, parts: list[Items], rest: Items, deadline: float | None) -> Operation[None]:
+        """Sends a table's part, while the others, and the rest, wait. If it raises, what was not sent waits as well."""
+        while len(ready := parts[place]):
+            count = self._next_batch(ready, self._most_items[place])
             patience = None if deadline is None else max(0.0, deadline - time.monotonic())
             # What is on its way does not wait: where no answer comes it may have been stored, and is not sent again.
-            self._wait(ready.taken(slice(count, None)), others, rest)
+            self._wait(*parts[:place], ready.taken(slice(count, None)), *parts[place + 1 :], rest)
             try:
                 made = yield from self._send_batch(place, ready.taken(slice(count)), patience)
             except ConnectionLost:
                 raise
             except ReplayError as refusal:
-                self._wait(ready, others, rest)
+                self._wait(*parts, rest)
                 if not isinstance(refusal, LimitExceeded) or count == 1:
                     raise
-                self._most_items = count // 2  # more than the table holds at once
+                self._most_items[place] = count // 2  # more than the table holds at once
                 continue
-            ready = ready.taken(slice(made, None))
-            self._wait(ready, others, rest)
+            parts[place] = ready.taken(slice(made, None))
+            self._wait(*parts, rest)
 
-    def _next_batch(self, items: Items) -> int:
+    @staticmethod
+    def _next_batch(items: Items, most: int) -> int:
         """How many of the items go next: those with priorities apart from those without."""
-        given = ~np.isnan(items.priorities[: self._most_items])
+        given = ~np.isnan(items.priorities[:most])
         other = np.flatnonzero(given != given[0])
         return int(other[0]) if len(other) else len(given)
 
@@ -316,6 +327,10 @@ class StepSender:
         sent = values.copy()
         sent[:, 0] -= self._sent_from[streams].astype(np.uint64)
         return sent
+
+
+def _sooner(deadline: float | None, other: float) -> float:
+    return other if deadline is None else min(deadline, other)
 
 
 def in_step(numbers: np.ndarray) -> bool:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -334,6 +335,69 @@ def test_a_full_queue_holds_no_items_of_other_tables_back(tmp_path: Path) -> Non
         assert keys == list(range(6)), "in order, none twice"
         writer.close()
         assert client.info("t")["size"] == 6
+
+
+@pytest.fixture
+def full_queue(tmp_path: Path):
+    """A queue of two that owns the steps, and a table that shares them."""
+    queue = rs.Table.queue("queue", SIGNATURE, 2)
+    side = rs.Table("side", 100, SIGNATURE, steps_of="queue")
+    with rs.Server([queue, side], directory=str(tmp_path)) as server, rs.Client(server.url) as made:
+        yield made
+
+
+def test_a_writer_that_waits_for_a_full_queue_has_sent_what_goes_to_other_tables(full_queue: rs.Client) -> None:
+    writer = full_queue.writer("queue", tables=["side"], flush_steps=100)
+    for step in range(6):
+        writer.append({"frame": frame(step)})
+        for table in ("queue", "side"):
+            writer.create_item(columns={"key": step}, table=table)
+    waits = threading.Thread(target=writer.flush, daemon=True)
+    waits.start()
+    eventually(lambda: full_queue.info("side")["size"] == 6, "the items of the other table")
+    assert full_queue.info("queue")["size"] == 2
+    keys = [full_queue.sample("queue", 2).data["key"].tolist() for _ in range(3)]
+    assert keys == [[0, 1], [2, 3], [4, 5]]
+    waits.join()
+    writer.close()
+    assert full_queue.info("side")["size"] == 6
+
+
+def test_sends_that_are_due_do_not_wait_for_a_full_queue_of_an_earlier_one(full_queue: rs.Client) -> None:
+    writer = full_queue.writer("queue", tables=["side"], flush_steps=1, in_flight=4)
+    for step in range(6):
+        writer.append({"frame": frame(step)})
+        for table in ("queue", "side"):
+            writer.create_item(columns={"key": step}, table=table)
+        writer.flush(wait=False)
+    eventually(lambda: full_queue.info("side")["size"] == 6, "the items of the other table")
+    keys = [full_queue.sample("queue", 2).data["key"].tolist() for _ in range(3)]
+    assert keys == [[0, 1], [2, 3], [4, 5]]
+    writer.close()
+    assert full_queue.info("side")["added"] == 6
+
+
+def test_a_limit_of_one_table_leaves_the_batches_of_others_whole(tmp_path: Path) -> None:
+    one = rs.Table("t", 100, SIGNATURE)
+    side = rs.Table("side", 2, SIGNATURE, steps_of="t")
+
+    def calls(client: rs.Client) -> int:
+        return client.redis.info("commandstats")["cmdstat_replay.item"]["calls"]
+
+    with rs.Server([one, side], directory=str(tmp_path)) as server, rs.Client(server.url) as client:
+        writer = client.writer("t", tables=["side"], flush_steps=100)
+        for step in range(8):
+            writer.append({"frame": frame(step)})
+            writer.create_item(columns={"key": step}, table="side")
+        writer.flush()
+        before = calls(client)
+        assert before > 4, "eight were too many for the table at once"
+        for step in range(8):
+            writer.append({"frame": frame(step)})
+            writer.create_item(columns={"key": step})
+        writer.flush()
+        assert calls(client) == before + 1
+        writer.close()
 
 
 def test_a_writer_goes_on_when_a_table_that_shares_was_made_anew(client: rs.Client) -> None:
