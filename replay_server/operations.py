@@ -330,10 +330,11 @@ class Operations(Written):
         options: Mapping[str, Any],
     ) -> Operation[Any]:
         """A writer of the first kind, or, with n_step, of the second. Of one server, `place` says nothing."""
-        options = {name: value for name, value in options.items() if name != "place"}
+        tables = checked_tables(options.get("tables", ()))
+        options = {name: value for name, value in options.items() if name != "place"} | {"tables": tables}
         served = yield from self._look_up(name)
         sharing: list[ServedTable] = []
-        for other in checked_tables(options.get("tables", ())):
+        for other in tables:
             sharing.append((yield from self._look_up(other)))
             if sharing[-1].table.steps_of != name:
                 raise SchemaError(

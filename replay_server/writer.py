@@ -59,7 +59,7 @@ class VectorWriting(StepWriting):
 
     Raises:
         SchemaError: the table has no windows, or shares the steps of another one; a number is out of range; or one of
-            `tables` does not share its steps.
+            `tables` does not share its steps, or comes twice.
     """
 
     def __init__(
@@ -384,9 +384,12 @@ class VectorWriting(StepWriting):
 
 def checked_tables(names: Any) -> tuple[str, ...]:
     """The names of tables that a writer makes items in beside its own."""
-    if isinstance(names, str) or not isinstance(names, Iterable) or not all(isinstance(each, str) for each in names):
-        raise SchemaError(f"tables must be a list of names of tables, got {names!r}")
-    return tuple(names)
+    found = None if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
+    if found is None or not all(isinstance(each, str) for each in found):
+        raise SchemaError(f"tables must be a list of names of tables, got {names if found is None else found!r}")
+    if twice := [name for place, name in enumerate(found) if name in found[:place]]:
+        raise SchemaError(f"tables must name each table once, got {twice[0]!r} twice")
+    return found
 
 
 def check_in_flight(value: Any) -> None:

@@ -665,8 +665,11 @@ def test_items_go_to_tables_that_the_writer_was_made_with(client: rs.Client) -> 
         client.writer("t", tables=["alone"])
     with pytest.raises(rs.SchemaError, match="tables must be a list"):
         client.writer("t", tables="side")
-    with client.writer("t", tables=["side"]) as writer:
+    with pytest.raises(rs.SchemaError, match="each table once, got 'side' twice"):
+        client.writer("t", tables=["side", "queue", "side"])
+    with client.writer("t", tables=(name for name in ["side"])) as writer:
         writer.append({"frame": frame(0)})
+        writer.create_item(columns={"key": 0}, table="side")
         with pytest.raises(rs.SchemaError, match="makes items in t, side, got 'queue'"):
             writer.create_item(columns={"key": 0}, table="queue")
 
