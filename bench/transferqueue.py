@@ -20,15 +20,13 @@ import importlib.util
 import json
 import multiprocessing
 import multiprocessing.connection
-import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import replay_server as rs
 from replay_server.arguments import Parser
 from replay_server.bench import result
+from replay_server.bench.programs.transferqueue_side import run_side
 
 SIDES = ("simple_storage", "memory", "everysec")
 RATIOS = {
@@ -37,7 +35,6 @@ RATIOS = {
     for what in ("put_gb_per_s", "get_gb_per_s", "small_puts_per_s", "small_gets_per_s")
 }
 NEEDS = "TransferQueue is not installed beside replay-server: pip install TransferQueue==0.1.11"
-SMALL_NUMBERS = 64
 
 
 def _parser() -> Parser:
@@ -49,87 +46,6 @@ def _parser() -> Parser:
     parser.add_argument("--rounds", type=int, default=5, help="of every side, after one that warms up (5)")
     parser.add_argument("--json", metavar="FILE", help="write the results there")
     return parser
-
-
-# ---- a side, in a process of its own ---------------------------------------------------------------------------------
-
-
-def _settings(url: str | None) -> dict[str, Any]:
-    if url is None:
-        return {"storage_backend": "SimpleStorage"}
-    return {"storage_backend": "ReplayServer", "ReplayServer": {"url": url}}
-
-
-def _round(options: argparse.Namespace, number: int) -> dict[str, float]:
-    """One turn: puts, gets, compares and clears.
-
-    Raises ValueError where what was got is not what was put.
-    """
-    import torch
-    import transfer_queue  # pyright: ignore[reportMissingImports]
-    from tensordict import TensorDict  # pyright: ignore[reportMissingImports]
-
-    generator = torch.Generator().manual_seed(number)
-    fields = TensorDict(
-        {
-            f"field{place}": torch.randint(
-                256, (options.samples, options.field_bytes), dtype=torch.uint8, generator=generator
-            )
-            for place in range(options.fields)
-        },
-        batch_size=options.samples,
-    )
-    partition = f"round{number}"
-    keys = [f"sample{place}" for place in range(options.samples)]
-    begun = time.perf_counter()
-    transfer_queue.kv_batch_put(keys=keys, partition_id=partition, fields=fields, tags=[{} for _ in keys])
-    put = time.perf_counter()
-    found = transfer_queue.kv_batch_get(keys=keys, partition_id=partition)
-    got = time.perf_counter()
-    for name, values in fields.items():
-        if not torch.equal(torch.stack(list(found[name].unbind())), values):
-            raise ValueError(f"{name} of round {number} is not what was put")
-    transfer_queue.kv_clear(keys=keys, partition_id=partition)
-    gigabytes = options.samples * options.fields * options.field_bytes / 1e9
-    measured = {"put_gb_per_s": gigabytes / (put - begun), "get_gb_per_s": gigabytes / (got - put)}
-
-    small = [
-        TensorDict({"numbers": torch.full((1, SMALL_NUMBERS), float(place))}, batch_size=1)
-        for place in range(options.small)
-    ]
-    keys = [f"small{place}" for place in range(options.small)]
-    begun = time.perf_counter()
-    for key, sample in zip(keys, small, strict=True):
-        transfer_queue.kv_batch_put(keys=[key], partition_id=partition, fields=sample, tags=[{}])
-    put = time.perf_counter()
-    back = [transfer_queue.kv_batch_get(keys=[key], partition_id=partition) for key in keys]
-    got = time.perf_counter()
-    for sample, one in zip(small, back, strict=True):
-        if not torch.equal(torch.stack(list(one["numbers"].unbind())), sample["numbers"]):
-            raise ValueError(f"a small sample of round {number} is not what was put")
-    transfer_queue.kv_clear(keys=keys, partition_id=partition)
-    measured["small_puts_per_s"] = options.small / (put - begun)
-    measured["small_gets_per_s"] = options.small / (got - put)
-    return measured
-
-
-def _side(pipe: multiprocessing.connection.Connection, options: argparse.Namespace, url: str | None) -> None:
-    import ray  # pyright: ignore[reportMissingImports]
-    import transfer_queue  # pyright: ignore[reportMissingImports]
-    from omegaconf import OmegaConf  # pyright: ignore[reportMissingImports]
-
-    import replay_server.adapters.transfer_queue  # noqa: F401
-
-    os.environ.pop("RAY_ADDRESS", None)
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
-    try:
-        transfer_queue.init(OmegaConf.create({"backend": _settings(url)}))
-        pipe.send("ready")
-        while (number := pipe.recv()) is not None:
-            pipe.send(_round(options, number))
-        transfer_queue.close()
-    finally:
-        ray.shutdown()
 
 
 # ---- all of them, in turns -------------------------------------------------------------------------------------------
@@ -147,7 +63,7 @@ def _started(side: str, options: argparse.Namespace, folder: Path) -> Iterator[m
             url = stack.enter_context(rs.Server(directory=own, config=log)).url
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_side, args=(theirs, options, url))
+        process = context.Process(target=run_side, args=(theirs, options, url))
         process.start()
         theirs.close()
         try:

@@ -80,7 +80,8 @@ void append_log_replied(struct client *client) {
         client_hold(client, UINT64_MAX); /* until the next step, which closes it */
         return;
     }
-    if (!append_log_takes(log) || log->failing || log->beginning || log->writer->appended == come_to(log)) return;
+    if (!append_log_takes(log) || log->failing || log->broken || log->beginning) return;
+    if (log->writer->appended == come_to(log)) return;
     if (!tells_of_changes(client) || waits_for_end(client)) return;
     if (policy_of(log) != APPEND_SYNC_ALWAYS) {
         if (!is_late(log)) return;
