@@ -1,4 +1,4 @@
-/* expand: decodes each distinct step where it is shown first, and copies it from there to where it is shown again. */
+/* coded_reply_windows: decodes each distinct step where it is shown first, and copies it from there to where it is shown again. */
 #include "replay/coded_reply_windows.h"
 
 #include <inttypes.h>

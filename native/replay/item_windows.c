@@ -1,4 +1,4 @@
-/* window: groups of windows, the lists of steps that items see, and copying them out. */
+/* item_windows: groups of windows, the lists of steps that items see, and copying them out. */
 #include "replay/item_windows.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* reservation: reserve and land, for items and steps. */
+/* slot_reservation: reserve and land, for items and steps. */
 #include "replay/slot_reservation.h"
 
 #include <inttypes.h>

@@ -187,8 +187,8 @@ void table_free(struct table *table); /* no reservation and no pin may be left; 
 int table_share_steps(struct table *table, struct table *owner, struct error *error);
 /* The table was dropped, and whoever refers to it still reads it: it holds its steps until it is freed. */
 void table_share_leave(struct table *table);
-struct table *
-table_owner_of_steps(struct table *table); /* whose streams its items are made from; itself where it shares none */
+/* Whose streams its items are made from: itself where it shares none. */
+struct table *table_owner_of_steps(struct table *table);
 const struct table_config *table_config(const struct table *table);
 void table_info(const struct table *table, struct table_info *info);
 /* Live items by priority: counts[0] of priority zero, counts[i] with 2^e <= p < 2^(e + 1), e = i - 1 + TABLE_PRIORITY_LEAST;
@@ -371,8 +371,8 @@ struct table_spans {
     const uint8_t *of[TABLE_MAX_COLUMNS];
 };
 /* Binds the items of a reservation to the steps that their windows see: item i at step steps[i] of streams[i], which are
- * those of table_owner_of_steps. Those steps
- * stay until the reservation is released or its items have gone. Needed before table_commit in a table with windows. */
+ * those of table_owner_of_steps. The steps stay until the reservation is released or its items have gone. Needed before
+ * table_commit in a table with windows. */
 int table_resolve(struct table *table, struct reservation *reservation, struct stream *const *streams,
                   const uint64_t *steps, const struct table_spans *spans, struct error *error);
 /* The same in parts: some of the next n, whose streams and steps these are. `spans` are of all items. Returns how many,

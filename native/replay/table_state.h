@@ -54,11 +54,11 @@ struct table {
     struct slot_store *steps; /* its own, or those of `owner` */
     struct slot_store own_steps;
     struct table *owner; /* whose steps it shares; NULL: nobody's (table_share.c) */
-    uint32_t sharers; /* tables that share its steps, and … */
-    uint64_t sharing_slots, leaving_slots; /* … the slots of their items; of those that were dropped */
-    bool leaves; /* it was dropped, and holds steps until it is freed */
-    uint32_t left_in_vain; /* items that left for max_bytes, one after the other, and freed little */
+    bool leaves; /* it was dropped, and holds steps of `owner` until it is freed */
+    uint32_t sharers; /* tables that share its steps */
+    uint64_t sharing_slots, leaving_slots; /* of their items: tables in service, and those that were dropped */
     bool freed; /* it goes with the last of them */
+    uint32_t left_in_vain; /* items that left for max_bytes, one after the other, and freed little */
     bool lacks_references; /* amid a restore: its items do not hold the steps that they see yet */
     struct window_map windows;
     struct stream *streams;

@@ -221,8 +221,8 @@ static int load_increment(struct load *load, int folder, const char *name, bool 
 
 static int adopt_tables(struct load *load, struct snapshot_content *content) {
     struct replay_registry *registry = load->server->replay->tables;
-    for (uint32_t i = 0; i < content->count && load->what == APPEND_LOAD_ALL;
-         i++) { /* in order: owners of steps first */
+    uint32_t count = load->what == APPEND_LOAD_ALL ? content->count : 0;
+    for (uint32_t i = 0; i < count; i++) { /* in this order: owners of steps come first */
         struct replay_entry *entry = replay_registry_entry_new(registry, content->tables[i]);
         if (!entry) return error_set(load->error, ERROR_GENERIC, "no memory for a table");
         content->tables[i] = NULL; /* it is the registry's */
