@@ -76,6 +76,7 @@ def run(
     spin: bool = False,
     first: bytes = b"",
     prefix: Sequence[str] = (),
+    device: Sequence[str] = (),
     patience_s: float = 30.0,
 ) -> Measured:
     """Loads the server at `address` ("10.0.0.2:6379") and waits for the end.
@@ -87,11 +88,14 @@ def run(
         spin: the client asks for replies again and again instead of sleeping.
         first: requests that each connection sends once, before anything is timed (a password).
         prefix: put before the command, to run it in another network namespace.
+        device: the load client's own DPDK device, its address with a mask and its MTU, for a load without the kernel's
+            stack; it cannot send `first`. Empty: over kernel sockets.
 
     Raises:
         RuntimeError: the client failed (connection lost, nothing moved for `patience_s`), or a reply was an error.
     """
-    arguments = [*prefix, str(find_program("replay-bench-client")), "--connect", address]
+    program = find_program("replay-bench-client-dpdk" if device else "replay-bench-client")
+    arguments = [*prefix, str(program), *device, "--connect", address]
     arguments += ["--seconds", f"{seconds:g}", "--warm-up", f"{warm_up_s:g}", "--patience", f"{patience_s:g}"]
     if processor is not None:
         arguments += ["--processor", str(processor)]
@@ -125,7 +129,7 @@ def run(
             path.unlink(missing_ok=True)
             path.parent.rmdir()
     if done.returncode != 0:
-        raise RuntimeError(done.stderr.strip() or f"replay-bench-client ended with status {done.returncode}")
+        raise RuntimeError(done.stderr.strip() or f"{program.name} ended with status {done.returncode}")
     measured = Measured(json.loads(done.stdout))
     errors = [
         f"{role_name} {name}: {made['first_error']} ({made['errors']} times)"

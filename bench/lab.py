@@ -28,14 +28,21 @@ from replay_server.bench.namespace import Namespace, NamespaceError, Switch, con
 from replay_server.server import TRANSPORTS
 
 DEVICES = ("af_packet", "af_xdp", "tap", "kernel")
+_OF_BENCHMARKS = ("memif", "loopback")
+"""Devices where the clients are load clients."""
+_WITHOUT_CABLE = ("tap", *_OF_BENCHMARKS)
+_ON_KERNEL = ("kernel", "loopback")
 NETWORK = "10.80.0"
 MASK = 24
-_MTU_MAX = {"af_packet": 1500, "af_xdp": 3300, "tap": 1500, "kernel": 9000}
+_MTU_MAX = {"af_packet": 1500, "af_xdp": 3300, "tap": 1500, "memif": 23400, "kernel": 9000, "loopback": 65536}
 """What DPDK's drivers carry: those of af_packet and tap no longer frames, that of AF_XDP what a page holds beside what
 else it has to hold."""
 _RING_BYTES = 16 << 20
 _BLOCK_BYTES, _FRAME_BYTES = 64 << 10, 2048
 _TAP = "tap0"
+_ETHERNET_BYTES = 14
+_MEMIF_RING = 6
+"""Log2 of the buffers each way: few enough to stay in a processor's cache."""
 _LONG_LINES = {
     "tcp_wmem": f"4096 16384 {32 << 20}",
     "tcp_rmem": f"4096 131072 {32 << 20}",
@@ -63,8 +70,10 @@ class Lab:
     """Two sides and what joins them. A context manager: what it made is gone when it ends, and what it ran has ended.
 
     Args:
-        device: the server's: "af_packet", "af_xdp" or "tap" for DPDK, "kernel" for kernel sockets over the same veth.
-        mtu: of IP, in bytes.
+        device: the server's: "af_packet", "af_xdp" or "tap" for DPDK, "kernel" for kernel sockets over the same veth;
+            "memif" for DPDK on both sides, where the load client alone can be a client; "loopback" for kernel sockets
+            and no cable.
+        mtu: of IP, in bytes; the loopback has its own.
         offloads: leaves the veth's checksum and segmentation offloads on; only the kernel's sockets can use them.
         clients: hosts on the client's side; more than one are joined by a switch. With "tap" there is one.
         relayed: puts a host between server and client that forwards nothing by itself: a program run by
@@ -114,16 +123,17 @@ class Lab:
             raise
 
     def _check(self, offloads: bool, clients: int, relayed: bool) -> None:
-        if self.device not in DEVICES:
-            raise LabError(f"device must be one of {', '.join(DEVICES)}, got {self.device!r}")
+        known = (*DEVICES, *_OF_BENCHMARKS)
+        if self.device not in known:
+            raise LabError(f"device must be one of {', '.join(known)}, got {self.device!r}")
         if offloads and self.device != "kernel":
             raise LabError(
                 f"offloads of a veth are the kernel's: a server on {self.device} in user space has none of them"
             )
         if not 1 <= clients <= 200:
             raise LabError(f"clients must be between 1 and 200, got {clients}")
-        if self.device == "tap" and (clients > 1 or relayed):
-            raise LabError("a tap has one client and no cable: take af_packet for more")
+        if self.device in _WITHOUT_CABLE and (clients > 1 or relayed):
+            raise LabError(f"{self.device} has one client and no cable: take af_packet for more")
         if relayed and clients > 1:
             raise LabError("a relay stands between the server and one client")
         if not 576 <= self.mtu <= _MTU_MAX[self.device]:
@@ -133,6 +143,11 @@ class Lab:
     def _make(self, offloads: bool, clients: int, relayed: bool, as_user: bool | None) -> None:
         self._server = Namespace("server", None, as_user, self.folder)
         self._hosts.append(self._server)
+        if self.device in _OF_BENCHMARKS:
+            self._clients = [self._server]
+            if self.device == "loopback":
+                self._server.ip("address", "add", f"{self.address}/{MASK}", "dev", "lo")
+            return
         if self.device == "tap":
             # The interface is there before the driver opens it, so that it has its address when the server is ready.
             self._clients = [self._server]
@@ -179,7 +194,16 @@ class Lab:
 
     @property
     def client_command(self) -> list[str]:
+        if self.device == "memif":
+            raise LabError("on memif there are no clients over kernel sockets: take af_packet, af_xdp, tap or kernel")
         return list(self._clients[0].command)
+
+    @property
+    def load(self) -> dict[str, Any]:
+        """How `bench.client.run` comes to the server: `prefix`, and `device` where DPDK is on both sides."""
+        if self.device != "memif":
+            return {"prefix": self.client_command}
+        return {"prefix": self.server_command, "device": (self._memif("client"), f"{NETWORK}.2/{MASK}", "0")}
 
     @property
     def client_commands(self) -> list[list[str]]:
@@ -201,7 +225,13 @@ class Lab:
             return f"net_af_packet0,iface=eth0,framesz={_FRAME_BYTES},blocksz={_BLOCK_BYTES},framecnt={frames}"
         if self.device == "tap":
             return f"net_tap0,iface={_TAP}"
+        if self.device == "memif":
+            return self._memif("server")
         raise LabError("device 'kernel' is for the kernel's sockets: DPDK needs af_packet, af_xdp or tap")
+
+    def _memif(self, role: str) -> str:
+        socket = f"socket-abstract=no,socket={self.folder}/memif"
+        return f"net_memif0,role={role},id=0,{socket},bsize={self.mtu + _ETHERNET_BYTES},rsize={_MEMIF_RING}"
 
     def _ring_bytes(self) -> int:
         # The driver's own ring of 512 frames drops under fan-in. It locks a ring to receive and one to send in memory,
@@ -237,7 +267,7 @@ class Lab:
         return {
             "dpdk-device": self.dpdk_device,
             "dpdk-address": f"{self.address}/{MASK}",
-            "dpdk-mtu": self.mtu,
+            "dpdk-mtu": 0 if self.device == "memif" else self.mtu,
         }
 
     def serve(
@@ -262,8 +292,8 @@ class Lab:
             LabError: the transport does not fit the device.
             ServerError: it did not start; the message holds what it printed.
         """
-        transport = transport or ("kernel" if self.device == "kernel" else "dpdk")
-        if (transport == "kernel") != (self.device == "kernel"):
+        transport = transport or ("kernel" if self.device in _ON_KERNEL else "dpdk")
+        if (transport == "kernel") != (self.device in _ON_KERNEL):
             raise LabError(
                 f"transport {transport!r} does not fit device {self.device!r}: kernel goes with kernel alone"
             )
@@ -310,7 +340,7 @@ class Lab:
                 stack.callback(host.close)
             if self._switch is not None:
                 stack.callback(self._switch.close)
-            if self._hosts and self.device != "tap":
+            if self._hosts and self.device not in _WITHOUT_CABLE:
                 stack.callback(self._remove_cable)
             for host in self._hosts:
                 stack.callback(host.end_processes)

@@ -111,7 +111,7 @@ AIMS = (
     Aim("download", "requests_per_s", "fstack_af_xdp", 0.9, at_most=False),
 )
 USUAL = [name for name in SIDES if name != "fstack_af_packet"]
-BASELINES = (BASELINE, "kernel_busy_poll", "kernel_offloads", "redis")
+BASELINES = (BASELINE, "kernel_busy_poll", "kernel_offloads", "kernel_loopback", "redis")
 COMPARED = ("latency_us_p50", "latency_us_p99", "requests_per_s")
 
 

@@ -1,8 +1,8 @@
 """The sides that a comparison of transports has: the same server over kernel sockets and in user space, and Redis.
 
 Each side has two network namespaces and a veth pair of its own, all with the same settings, and a server on the
-processor `server_processor`. Between its turns a server is stopped (SIGSTOP): one that polls would take the processor
-from the side whose turn it is.
+processor `server_processor`. Two sides show what is there without a cable: `kernel_loopback` and `dpdk_memif`. Between
+its turns a server is stopped (SIGSTOP): one that polls would take the processor from the side whose turn it is.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ from replay_server.bench.line import Line
 from replay_server.bench.load import cpu_seconds
 from replay_server.bench.namespace import NamespaceError
 from replay_server.bench.process import end_process
-from replay_server.server import find_executable
+from replay_server.server import find_executable, find_program
 
 PORT = 6379
+MEMIF_MTU = 16_370
+"""Of the side over shared memory, whose frames may be as long as its buffers. These are of 16,384 bytes: where their
+length is no multiple of 64, DPDK's copies are slower."""
 BUSY_POLL_US = 1_000_000
 """How long the busily polling kernel side goes on asking before it sleeps: longer than any request here."""
 _TCP_COUNTS = {
@@ -52,6 +55,7 @@ class Side:
         device: of the lab.
         transport: of this project's server, or "redis".
         offloads: whether the veth's checksum and segmentation offloads are on.
+        mtu: its own, in bytes; 0: the same as the others'.
         polls: whether it takes its processor whole, so that the process's time says nothing of what a request costs.
         config: settings of the server.
     """
@@ -61,6 +65,7 @@ class Side:
     device: str = "kernel"
     transport: str = "kernel"
     offloads: bool = False
+    mtu: int = 0
     polls: bool = False
     config: Mapping[str, Any] = field(default_factory=dict)
 
@@ -81,6 +86,8 @@ class Side:
             return "AF_XDP needs root"
         try:
             find_executable(self.transport)
+            if self.device == "memif":
+                find_program("replay-bench-client-dpdk")
         except rs.ServerError as error:
             return str(error)
         return None
@@ -93,8 +100,10 @@ SIDES = {
         Side("kernel_busy_poll", "kernel sockets, asked without a pause", polls=True,
              config={"busy-poll-us": BUSY_POLL_US}),
         Side("kernel_offloads", "kernel sockets, with all offloads of the veth on", offloads=True),
+        Side("kernel_loopback", "kernel sockets over the loopback: client and server on one host", "loopback"),
         Side("dpdk_af_xdp", "lwIP over DPDK, AF_XDP", "af_xdp", "dpdk", polls=True),
         Side("dpdk_af_packet", "lwIP over DPDK, af_packet", "af_packet", "dpdk", polls=True),
+        Side("dpdk_memif", "lwIP over DPDK, memif: the client, too", "memif", "dpdk", mtu=MEMIF_MTU, polls=True),
         Side("fstack_af_xdp", "F-Stack over DPDK, AF_XDP", "af_xdp", "fstack", polls=True),
         Side("fstack_af_packet", "F-Stack over DPDK, af_packet", "af_packet", "fstack", polls=True),
         Side("redis", "Redis over kernel sockets", transport="redis"),
@@ -181,7 +190,7 @@ class Host:
     Args:
         tables: created on this project's server.
         relayed: with room for a line in between; `line` lays it.
-        mtu: of the veth, in bytes.
+        mtu: of the veth, in bytes; a side may have its own.
         cubic: as `Lab` takes it.
         config: further settings of this project's server.
 
@@ -207,7 +216,7 @@ class Host:
         self._stack = contextlib.ExitStack()
         self.client: rs.Client | None = None
         try:
-            lab = Lab(side.device, mtu=mtu, offloads=side.offloads, relayed=relayed, cubic=cubic)
+            lab = Lab(side.device, mtu=side.mtu or mtu, offloads=side.offloads, relayed=relayed, cubic=cubic)
             self.lab = self._stack.enter_context(lab)
             self.address = f"{self.lab.address}:{PORT}"
             socket = self.lab.folder / "control.sock"
@@ -286,12 +295,14 @@ class Host:
                 seconds=seconds,
                 warm_up_s=warm_up_s,
                 processor=self.client_processor,
-                prefix=self.lab.client_command,
+                **self.lab.load,
                 **options,
             )
             took = time.perf_counter() - begin
             core = _core_busy_us(self._server_processor) - core
             cpu_after = self._busy_us()
+            if self.lab.device == "memif":
+                self._wait_until_unlinked()
         # Over the whole load, the warm-up and the client's start with it: what goes on beside requests counts little.
         rounds = sum(
             measured.rounds_per_s(role.name) * (seconds + warm_up_s) if seconds else role.rounds * role.connections
@@ -301,6 +312,14 @@ class Host:
             core = took * 1e6
         cpu_us = None if cpu is None or cpu_after is None else (cpu_after - cpu) / rounds
         return Turn(measured, cpu_us, core / rounds)
+
+    def _wait_until_unlinked(self) -> None:
+        """A server that is stopped while its client leaves may crash when it goes on: DPDK's interrupt thread unmaps
+        what the loop reads."""
+        end = time.monotonic() + _STOP_SECONDS
+        while self.redis.info("transport")["transport_link"] != "down" and time.monotonic() < end:  # type: ignore[index]
+            time.sleep(0.001)
+        time.sleep(0.01)
 
     def _busy_us(self) -> float | None:
         if not self.side.polls:

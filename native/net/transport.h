@@ -69,7 +69,7 @@ struct transport_operations {
     int (*listen)(struct transport *transport, struct listen_address *address, struct error *error);
     /* Polled transports: handle what is ready, waiting at most max_wait_us (0: do not wait). Returns events handled. */
     int (*poll)(struct transport *transport, uint64_t max_wait_us);
-    /* Transports that own the loop (NULL where polled): call step until `stop`. */
+    /* Transports that own the loop (NULL where polled): call step until `stop`. -1: the device was lost before. */
     int (*run)(struct transport *transport, transport_step step, void *context);
     void (*stop)(struct transport *transport);    /* makes `run` return */
     void (*stop_listening)(struct transport *transport);
@@ -101,6 +101,8 @@ struct transport_settings {
     const char *faults; /* for tests: "loss=0.01,duplicate=0.01,reorder=0.01,seed=1" */
     const char *fstack_config; /* F-Stack's config.ini; "": written from the above */
     uint32_t max_connections;
+    uint16_t queues,
+        queue; /* of how many processes on the device, each with a queue pair, this one is which; ≤ 1: alone */
 };
 
 struct transport {
@@ -150,6 +152,10 @@ struct transport_library {
 /* lwIP over a DPDK port, in the executables built with them. It owns the loop; there is one a process. */
 struct transport *transport_dpdk_new(const struct transport_settings *settings, const struct transport_events *events,
                                      struct error *error);
+/* Begins a connection to a server at an IPv4 address. When it stands, `opened` comes; when it cannot be made, `closed`, with
+ * this owner. Until then nothing can be read or written. NULL with `error` set: it cannot even be begun. */
+struct connection *transport_dpdk_connect(struct transport *transport, const char *host, uint16_t port, void *owner,
+                                          struct error *error);
 const struct transport_library *transport_dpdk_libraries(void);
 /* F-Stack, likewise. */
 struct transport *transport_fstack_new(const struct transport_settings *settings, const struct transport_events *events,

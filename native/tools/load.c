@@ -34,20 +34,16 @@ static int watch(struct load *load, int descriptor, uint32_t events, void *subje
 }
 
 static int open_connections(struct load *load, struct error *error) {
-    struct load_connection *connection = load->connections;
-    for (uint32_t i = 0; i < load->plan->role_count; i++) {
-        struct load_role *role = &load->plan->roles[i];
-        for (uint32_t j = 0; j < role->connections; j++, connection++) {
-            connection->role = role;
-            if (load_connect(load, connection, error) < 0 ||
-                watch(load, connection->descriptor, EPOLLIN, connection, error) < 0)
-                return -1;
-        }
+    for (uint32_t i = 0; i < load->connection_count; i++) {
+        struct load_connection *connection = &load->connections[i];
+        if (load_connect(load, connection, error) < 0 ||
+            watch(load, connection->descriptor, EPOLLIN, connection, error) < 0)
+            return -1;
     }
     return 0;
 }
 
-int load_open(struct load *load, struct load_plan *plan, struct error *error) {
+int load_make(struct load *load, struct load_plan *plan, struct error *error) {
     *load = (struct load){.plan = plan, .epoll = -1, .timer = -1};
     uint32_t count = 0;
     for (uint32_t i = 0; i < plan->role_count; i++) count += plan->roles[i].connections;
@@ -56,7 +52,17 @@ int load_open(struct load *load, struct load_plan *plan, struct error *error) {
     if (!load->connections || !load->buffer)
         return error_set(error, ERROR_GENERIC, "no memory for %u connections", count);
     load->connection_count = count;
-    for (uint32_t i = 0; i < count; i++) load->connections[i].descriptor = -1;
+    struct load_connection *connection = load->connections;
+    for (uint32_t i = 0; i < plan->role_count; i++)
+        for (uint32_t j = 0; j < plan->roles[i].connections; j++, connection++) {
+            connection->role = &plan->roles[i];
+            connection->descriptor = -1;
+        }
+    return 0;
+}
+
+int load_open(struct load *load, struct load_plan *plan, struct error *error) {
+    if (load_make(load, plan, error) < 0) return -1;
     load->epoll = epoll_create1(EPOLL_CLOEXEC);
     load->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     if (load->epoll < 0 || load->timer < 0)
@@ -190,13 +196,16 @@ static void spread_beginnings(struct load *load, uint64_t now_ns) {
     }
 }
 
-int load_run(struct load *load, struct error *error) {
+void load_start(struct load *load, uint64_t now_ns) {
     const struct load_plan *plan = load->plan;
-    uint64_t now_ns = clock_monotonic_ns();
     load->measure_from_ns = now_ns + (uint64_t)(plan->warm_up_s * 1e9);
     load->end_ns = plan->seconds > 0 ? load->measure_from_ns + (uint64_t)(plan->seconds * 1e9) : UINT64_MAX;
     load->moved_seen_ns = now_ns;
     spread_beginnings(load, now_ns);
+}
+
+int load_run(struct load *load, struct error *error) {
+    load_start(load, clock_monotonic_ns());
     uint64_t processor_before_ns = processor_ns();
     int result = load->connection_count == 1 ? run_alone(load, error) : run_many(load, error);
     load->processor_ns = processor_ns() - processor_before_ns;

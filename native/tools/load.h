@@ -11,9 +11,12 @@
 #include "tools/load_plan.h"
 #include "tools/reply_reader.h"
 
+struct connection;
+
 struct load_connection {
     struct load_role *role;
-    int descriptor;
+    int descriptor; /* of the kernel's socket, −1: there is none */
+    struct connection *connection; /* over DPDK, once it stands */
     /* the request under way */
     bool busy;
     bool measured; /* it was begun after the warm-up */
@@ -45,6 +48,10 @@ struct load {
     uint64_t processor_ns; /* of this process while it measured */
 };
 
+/* Memory for a plan's connections, none of which is opened: load_open without sockets. */
+int load_make(struct load *load, struct load_plan *plan, struct error *error);
+/* The time begins that the plan gives; load_run does it. */
+void load_start(struct load *load, uint64_t now_ns);
 int load_open(struct load *load, struct load_plan *plan, struct error *error);
 int load_run(struct load *load, struct error *error);
 void load_report(const struct load *load, struct text *out); /* a JSON object */
@@ -59,6 +66,9 @@ void load_begin(struct load *load, struct load_connection *connection);
 int load_send(struct load *load, struct load_connection *connection, struct error *error);
 /* Receives once, with flags of recv. 0; −1 with `error` set. */
 int load_receive(struct load *load, struct load_connection *connection, int flags, struct error *error);
+/* Follows what was received: counts replies, and ends the request with its last. 0; −1 with `error` set. */
+int load_take(struct load *load, struct load_connection *connection, const uint8_t *bytes, size_t size,
+              struct error *error);
 /* Whether it begins nothing more: the time is over, and it has done one round at least that counts. */
 bool load_done(const struct load *load, const struct load_connection *connection, uint64_t now_ns);
 /* −1 with `error` set where nothing has moved for longer than the plan's patience. */

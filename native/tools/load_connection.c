@@ -151,20 +151,27 @@ static void count_received(const struct load *load, struct load_connection *conn
     if (now_ns >= load->measure_from_ns && now_ns < load->end_ns) connection->received_bytes += bytes;
 }
 
-int load_receive(struct load *load, struct load_connection *connection, int flags, struct error *error) {
-    ssize_t got = recv(connection->descriptor, load->buffer, RECEIVE_BYTES, flags);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return load_check_patience(load, error);
-    if (got <= 0) return lost(connection, got == 0 ? "the server closed it" : strerror(errno), error);
-    load->moved += (uint64_t)got;
-    count_received(load, connection, (size_t)got);
-    for (size_t at = 0, used; at < (size_t)got; at += used) {
+int load_take(struct load *load, struct load_connection *connection, const uint8_t *bytes, size_t size,
+              struct error *error) {
+    load->moved += size;
+    count_received(load, connection, size);
+    if (load->plan->kept && fwrite(bytes, 1, size, load->plan->kept) < size)
+        return error_set(error, ERROR_GENERIC, "--keep: %s", strerror(errno));
+    for (size_t at = 0, used; at < size; at += used) {
         struct load_request *request = &connection->role->requests[connection->turn];
         if (!connection->busy)
             return error_set(error, ERROR_GENERIC, "role %s got bytes after its last reply", connection->role->name);
-        enum reply_status status = reply_reader_feed(&connection->reader, load->buffer + at, (size_t)got - at, &used);
+        enum reply_status status = reply_reader_feed(&connection->reader, bytes + at, size - at, &used);
         if (connection->measured) request->received_bytes += used;
         if (status == REPLY_MALFORMED) return lost(connection, "the server does not speak RESP2", error);
         if (status == REPLY_COMPLETE && --connection->replies_left == 0) end_request(load, connection);
     }
     return 0;
+}
+
+int load_receive(struct load *load, struct load_connection *connection, int flags, struct error *error) {
+    ssize_t got = recv(connection->descriptor, load->buffer, RECEIVE_BYTES, flags);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return load_check_patience(load, error);
+    if (got <= 0) return lost(connection, got == 0 ? "the server closed it" : strerror(errno), error);
+    return load_take(load, connection, load->buffer, (size_t)got, error);
 }

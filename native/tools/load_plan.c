@@ -25,6 +25,7 @@ static const char usage[] =
     "  --spin                  ask for replies again and again instead of sleeping\n"
     "  --first FILE            requests sent once on each connection, before anything is timed\n"
     "  --patience S            fail when nothing has moved for so long (30)\n"
+    "  --keep FILE             write the replies there, as they come\n"
     "of a role:\n"
     "  --connections N         (1)\n"
     "  --request FILE          what is sent: one request, or several at once; given again: taken in turns\n"
@@ -125,6 +126,7 @@ enum {
     OPTION_SPIN,
     OPTION_FIRST,
     OPTION_PATIENCE,
+    OPTION_KEEP,
     OPTION_ROLE,
     OPTION_CONNECTIONS,
     OPTION_REQUEST,
@@ -143,6 +145,7 @@ static const struct option known[] = {
     {"spin", no_argument, NULL, OPTION_SPIN},
     {"first", required_argument, NULL, OPTION_FIRST},
     {"patience", required_argument, NULL, OPTION_PATIENCE},
+    {"keep", required_argument, NULL, OPTION_KEEP},
     {"role", required_argument, NULL, OPTION_ROLE},
     {"connections", required_argument, NULL, OPTION_CONNECTIONS},
     {"request", required_argument, NULL, OPTION_REQUEST},
@@ -188,6 +191,9 @@ static int take_option(struct load_plan *plan, int option, const char *name, con
         plan->processor = (int)number;
         return 0;
     case OPTION_SPIN: plan->spin = true; return 0;
+    case OPTION_KEEP:
+        if (!plan->kept) plan->kept = fopen(text, "wb");
+        return plan->kept ? 0 : error_set(error, ERROR_GENERIC, "--keep %s: %s", text, strerror(errno));
     case OPTION_FIRST: return read_request(&plan->first, text, error);
     case OPTION_ROLE: return add_role(plan, text, error);
     default: return take_role_option(plan, option, name, text, error);
@@ -228,6 +234,7 @@ int load_plan_read(struct load_plan *plan, int argc, char **argv, struct error *
 }
 
 void load_plan_free(struct load_plan *plan) {
+    if (plan->kept) fclose(plan->kept);
     memory_free(plan->first.bytes);
     for (uint32_t i = 0; i < plan->role_count; i++) {
         struct load_role *role = &plan->roles[i];

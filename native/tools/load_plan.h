@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "base/error.h"
 #include "tools/latency.h"
@@ -45,6 +46,7 @@ struct load_plan {
     double warm_up_s; /* not measured */
     double patience_s; /* with no byte going either way for so long the run has failed */
     struct load_request first; /* sent once on each connection, before anything is timed; size 0: nothing */
+    FILE *kept; /* where all replies go as they come; NULL: nowhere */
     uint32_t role_count;
     struct load_role roles[LOAD_ROLES];
 };

@@ -138,8 +138,14 @@ class Peer(Wire):
         self.next = self.next + len(data) + (flags & (SYN | FIN) != 0) & 0xFFFFFFFF
 
     def open(self, options: bytes = b"", window: int = 65535, pause_s: float = 0.0) -> None:
-        self.say(SYN, options=options, window=window)
-        answer = next(segment for segment in self.segments(5) if segment.flags & SYN)
+        """Asks again where no answer comes: a kernel to which many came forgets whom it could not answer at once."""
+        first, answer = self.next, None
+        for _ in range(5):
+            self.next = first
+            self.say(SYN, options=options, window=window)
+            if answer := next((segment for segment in self.segments(3) if segment.flags & SYN), None):
+                break
+        assert answer
         assert answer.acknowledged == self.next
         time.sleep(pause_s)
         self.expected = answer.sequence + 1 & 0xFFFFFFFF

@@ -165,6 +165,7 @@ def test_the_cable_can_be_pulled_and_plugged_in() -> None:
         ({"device": "af_xdp", "mtu": 9000}, "3300"),
         ({"device": "af_packet", "offloads": True}, "kernel"),
         ({"device": "tap", "clients": 2}, "one client"),
+        ({"device": "memif", "relayed": True}, "no cable"),
         ({"device": "token ring"}, "af_packet"),
         ({"mtu": 100}, "576"),
     ],
@@ -172,6 +173,11 @@ def test_the_cable_can_be_pulled_and_plugged_in() -> None:
 def test_what_cannot_be_is_refused_with_the_reason(arguments: dict[str, object], said: str) -> None:
     with pytest.raises(LabError, match=said):
         Lab(**arguments)  # type: ignore[arg-type]
+
+
+def test_programs_over_kernel_sockets_are_no_clients_of_memif() -> None:
+    with Lab("memif") as lab, pytest.raises(LabError, match="no clients over kernel sockets"):
+        _ = lab.client_command
 
 
 def test_a_transport_that_does_not_fit_the_device_is_refused() -> None:

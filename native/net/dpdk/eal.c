@@ -3,6 +3,8 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
 #include <net/if.h>
@@ -12,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -21,6 +24,9 @@
 #include <rte_errno.h>
 #include <rte_log.h>
 
+#include "base/clock.h"
+#include "net/dpdk/memif.h"
+#include "net/dpdk/queues.h"
 #include "net/dpdk/start.h"
 
 #define ARGUMENTS_MAX 64
@@ -29,6 +35,8 @@
 #define ETHERNET_MTU 1500u
 #define RING_BYTES (16u << 20) /* each way */
 #define RING_BLOCK_BYTES 65536u
+#define READY_US 10000000u /* in which another server has brought the device up */
+#define PAUSE_US 10000u
 #define RING_HEADER_BYTES 80 /* what net_af_packet's rings put before a frame, rounded up */
 
 /* ---- the log --------------------------------------------------------------------------------------------------- */
@@ -38,6 +46,8 @@ static struct {
     size_t length;
     FILE *stream;
 } kept;
+
+static bool runs_memif;
 
 /* What the EAL tells of every start. */
 static bool is_usual(const char *line, size_t length) {
@@ -166,11 +176,29 @@ static uint64_t free_hugepage_bytes(void) {
     return bytes;
 }
 
+static bool is_shared(const struct eal_settings *settings) {
+    return settings->queues > 1;
+}
+
+/* Processes share memory by files of huge pages, and by nothing else. The lcores are their numbers, because each lcore has
+ * frames at hand in the pools that they share. */
+static int check_shared(const struct eal_settings *settings, struct error *error) {
+    static const char *const against[] = {"--no-huge", "--in-memory", "--no-shconf", "--huge-unlink", "--proc-type",
+                                          "--lcores",  "-l",          "-c",          "--main-lcore"};
+    for (size_t i = 0; i < sizeof against / sizeof *against; i++)
+        if (is_given(settings->arguments, against[i]))
+            return error_set(error, ERROR_GENERIC,
+                             "dpdk-eal: %s does not go with dpdk-queues %u, where processes share huge pages and each "
+                             "has its own lcore: leave it out",
+                             against[i], (unsigned)settings->queues);
+    return 0;
+}
+
 /* Where the machine has too few huge pages set aside, ordinary ones serve: virtual devices need no others. */
 static void add_memory(struct arguments *arguments, const struct eal_settings *settings) {
     const char *given = settings->arguments;
-    if (is_given(given, "--no-huge") || is_given(given, "--in-memory") || is_given(given, "-m") ||
-        is_given(given, "--socket-mem"))
+    if (is_shared(settings) || is_given(given, "--no-huge") || is_given(given, "--in-memory") ||
+        is_given(given, "-m") || is_given(given, "--socket-mem"))
         return;
     if (free_hugepage_bytes() >= settings->memory_bytes) {
         add(arguments, "--in-memory"); /* leaves no files behind */
@@ -192,8 +220,9 @@ static void add_lcore(struct arguments *arguments, const struct eal_settings *se
     if (is_given(settings->arguments, "-l") || is_given(settings->arguments, "--lcores") ||
         is_given(settings->arguments, "-c"))
         return;
+    unsigned number = is_shared(settings) ? settings->queue : 0;
     if (settings->lcore >= 0) {
-        add(arguments, "--lcores=0@%d", settings->lcore);
+        add(arguments, "--lcores=%u@%d", number, settings->lcore);
         return;
     }
     char text[2048] = "";
@@ -204,7 +233,7 @@ static void add_lcore(struct arguments *arguments, const struct eal_settings *se
         if (!CPU_ISSET(cpu, &set)) continue;
         length += (size_t)snprintf(text + length, sizeof text - length, "%s%d", length > 0 ? "," : "", cpu);
     }
-    add(arguments, "--lcores=0@(%s)", text);
+    add(arguments, "--lcores=%u@(%s)", number, text);
 }
 
 /* The value of "iface=" in a device's arguments; "" where there is none. */
@@ -218,6 +247,7 @@ static void find_interface(const char *device, char name[IF_NAMESIZE]) {
 }
 
 uint16_t eal_device_mtu(const char *device) {
+    if (memif_is(device)) return memif_mtu(device);
     struct ifreq request = {0};
     find_interface(device, request.ifr_name);
     int probe = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -279,6 +309,7 @@ static int add_device(struct arguments *arguments, const struct eal_settings *se
             "namespace sees others)",
             device, interface);
     add(arguments, "--no-pci");
+    if (is_shared(settings) && settings->queue > 0) return 0; /* the first process tells of its virtual devices */
     if (strncmp(device, "net_af_packet", 13) == 0 && !strstr(device, "framesz="))
         add_af_packet(arguments, settings);
     else if (strncmp(device, "net_af_xdp", 10) == 0)
@@ -296,11 +327,127 @@ static void provide_runtime_folder(void) {
     if (mkdir(path, 0700) == 0 || errno == EEXIST) setenv("RUNTIME_DIRECTORY", path, 0);
 }
 
+/* ---- several processes on one device ---------------------------------------------------------------------------- */
+
+static char ready_path[PATH_MAX]; /* of a file that is there while the device runs; "": this process made none */
+
+/* What is the same in all of them: what was given, or made of the device's name. */
+static void find_prefix(const struct eal_settings *settings, char *prefix, size_t size) {
+    static const char name[] = "--file-prefix";
+    const char *given = is_given(settings->arguments, name) ? strstr(settings->arguments, name) + strlen(name) : NULL;
+    if (given) {
+        given += *given == '=' || *given == ' ';
+        snprintf(prefix, size, "%.*s", (int)strcspn(given, " "), given);
+        return;
+    }
+    snprintf(prefix, size, "replay-%.*s", (int)strcspn(settings->device, ","), settings->device);
+    for (char *at = prefix; *at; at++)
+        if (*at == ':' || *at == '/') *at = '_';
+}
+
+/* A file in the folder in which DPDK 22.11 keeps what belongs to a prefix. */
+static void find_file(const struct eal_settings *settings, const char *name, char *path, size_t size) {
+    const char *runtime = getenv("RUNTIME_DIRECTORY"), *own = getenv("XDG_RUNTIME_DIR");
+    char prefix[96];
+    find_prefix(settings, prefix, sizeof prefix);
+    if (!runtime) runtime = getuid() == 0 ? "/var/run" : own ? own : "/tmp";
+    snprintf(path, size, "%s/dpdk/%s/%s", runtime, prefix, name);
+}
+
+/* All of them may be started at the same time. */
+static int wait_for_first(const struct eal_settings *settings, struct error *error) {
+    char configuration[sizeof ready_path], ready[sizeof ready_path];
+    find_file(settings, "config", configuration, sizeof configuration);
+    find_file(settings, "replay_ready", ready, sizeof ready);
+    uint64_t until_us = clock_monotonic_us() + READY_US;
+    bool is_there;
+    while (!(is_there = rte_eal_primary_proc_alive(configuration)) || access(ready, F_OK) < 0) {
+        if (clock_monotonic_us() < until_us) {
+            usleep(PAUSE_US);
+            continue;
+        }
+        if (is_there)
+            return error_set(
+                error, ERROR_GENERIC,
+                "dpdk-queue %u: the process that holds %s brings no device up for other processes: is it a "
+                "server with dpdk-queues %u?",
+                (unsigned)settings->queue, configuration, (unsigned)settings->queues);
+        return error_set(
+            error, ERROR_GENERIC,
+            "dpdk-queue %u: no server with dpdk-queue 0 runs on this device (%s is no running process's): start it "
+            "first, with the same dpdk-device, --file-prefix and RUNTIME_DIRECTORY",
+            (unsigned)settings->queue, configuration);
+    }
+    return 0;
+}
+
+/* Where the first process was killed, the others notice by the lock on its configuration, which nobody may take before. */
+static int wait_for_earlier(const struct eal_settings *settings, struct error *error) {
+    uint64_t until_us = clock_monotonic_us() + READY_US;
+    for (unsigned queue = 1; queue < QUEUES_MOST; queue++) {
+        char name[32], path[sizeof ready_path];
+        snprintf(name, sizeof name, QUEUES_LOCK, queue);
+        find_file(settings, name, path, sizeof path);
+        int lock = open(path, O_RDWR | O_CLOEXEC);
+        while (lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) < 0) {
+            if (clock_monotonic_us() < until_us) {
+                usleep(PAUSE_US);
+                continue;
+            }
+            close(lock);
+            return error_set(
+                error, ERROR_GENERIC,
+                "dpdk-queue 0: the server with dpdk-queue %u is still ending after the one with dpdk-queue 0 "
+                "has gone: start again when it has",
+                queue);
+        }
+        if (lock >= 0) close(lock);
+    }
+    return 0;
+}
+
+/* Before the EAL starts. */
+static int begin_sharing(const struct eal_settings *settings, struct error *error) {
+    if (settings->queue > 0) return wait_for_first(settings, error);
+    char configuration[sizeof ready_path];
+    find_file(settings, "config", configuration, sizeof configuration);
+    find_file(settings, "replay_ready", ready_path, sizeof ready_path);
+    if (rte_eal_primary_proc_alive(configuration)) {
+        ready_path[0] = '\0'; /* it is the other's */
+        return error_set(
+            error, ERROR_EXISTS,
+            "dpdk-queue 0: another process owns the device (it holds %s): give this server another dpdk-queue",
+            configuration);
+    }
+    unlink(ready_path); /* of one that was killed */
+    return wait_for_earlier(settings, error);
+}
+
+int eal_tell_ready(struct error *error) {
+    FILE *file = fopen(ready_path, "we");
+    if (file && fclose(file) == 0) return 0;
+    return error_set(error, ERROR_GENERIC, "cannot write %s: %s", ready_path, strerror(errno));
+}
+
+static const char pages_advice[] =
+    "servers on one device share files of huge pages: are some reserved, and is a hugetlbfs "
+    "mounted (dpdk-hugepages.py --show; setup_dpdk.sh reserves them)?";
+
+/* ---- start and end --------------------------------------------------------------------------------------------- */
+
 static int build(struct arguments *arguments, const struct eal_settings *settings, struct error *error) {
     add(arguments, "replay-server-dpdk");
+    if (is_shared(settings)) {
+        if (check_shared(settings, error) < 0) return -1;
+        char prefix[96];
+        find_prefix(settings, prefix, sizeof prefix);
+        if (!is_given(settings->arguments, "--file-prefix")) add(arguments, "--file-prefix=%s", prefix);
+        add(arguments, "--proc-type=%s", settings->queue == 0 ? "primary" : "secondary");
+    }
     add_lcore(arguments, settings);
     add_memory(arguments, settings);
-    if (!is_given(settings->arguments, "--file-prefix")) add(arguments, "--file-prefix=replay%ld", (long)getpid());
+    if (!is_shared(settings) && !is_given(settings->arguments, "--file-prefix"))
+        add(arguments, "--file-prefix=replay%ld", (long)getpid());
     if (!is_given(settings->arguments, "--no-telemetry")) add(arguments, "--no-telemetry");
     if (add_device(arguments, settings, error) < 0) return -1;
     add_given(arguments, settings->arguments);
@@ -309,8 +456,6 @@ static int build(struct arguments *arguments, const struct eal_settings *setting
                          ARGUMENTS_BYTES);
     return 0;
 }
-
-/* ---- start and end --------------------------------------------------------------------------------------------- */
 
 const char *eal_advice(const char *device) {
     if (geteuid() != 0) return "try as root, or give the program CAP_NET_RAW, CAP_NET_ADMIN and CAP_IPC_LOCK";
@@ -328,6 +473,9 @@ int eal_start(const struct eal_settings *settings, char name[EAL_NAME_BYTES], st
     static struct arguments arguments; /* the EAL keeps pointers into it */
     if (build(&arguments, settings, error) < 0) return -1;
     provide_runtime_folder();
+    if (is_shared(settings) && begin_sharing(settings, error) < 0) return -1;
+    runs_memif = memif_is(settings->device);
+    if (runs_memif && memif_check_path(settings->device, error) < 0) return -1;
     open_log();
     forget_log();
     snprintf(name, EAL_NAME_BYTES, "%.*s", (int)strcspn(settings->device, ","), settings->device);
@@ -335,14 +483,17 @@ int eal_start(const struct eal_settings *settings, char name[EAL_NAME_BYTES], st
         int code = rte_errno;
         return error_set(error, ERROR_GENERIC, "DPDK did not start: %s (%s); %s",
                          kept.length > 0 ? kept.text : "it gave no reason", rte_strerror(code),
-                         eal_advice(settings->device));
+                         is_shared(settings) ? pages_advice : eal_advice(settings->device));
     }
     rte_log_set_global_level(RTE_LOG_WARNING);
     return 0; /* what it said is kept: a device that it could not make is no failure to the EAL */
 }
 
+/* When net_memif is closed, the EAL's interrupt thread looks once more at memory that the cleanup unmaps (DPDK 22.11): the end
+ * of the process does instead. */
 void eal_end(void) {
-    rte_eal_cleanup();
+    if (ready_path[0] != '\0') unlink(ready_path);
+    if (!runs_memif) rte_eal_cleanup();
     rte_openlog_stream(stderr);
     if (kept.stream) fclose(kept.stream);
     kept.stream = NULL;

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "net/checksum.h"
+#include "net/dpdk/memif.h"
 #include "net/dpdk/pool.h"
 #include "net/faults.h"
 
@@ -19,7 +20,7 @@
 #define SEND_RING_FRAMES 256u /* whatever comes last waits for all of them: 0.3 ms at 10 Gb/s */
 #define FRAMES_LEAST 4096u /* that a device with its rings full leaves some of */
 #define CACHE_FRAMES 256u /* of the pool, that this thread keeps at hand */
-#define FLUSH_FRAMES 32u
+#define BURST_BYTES (PORT_BURST * RTE_ETHER_MTU) /* of frames that are longer than Ethernet's longest */
 #define AHEAD_FRAMES 2u /* asked for before they are looked at */
 #define LINK_EVERY_US 500000u
 #define LINK_NEGOTIATION_US 5000000u /* what a NIC may take until its link is up: no news before that */
@@ -37,6 +38,10 @@ static int fail(struct error *error, const struct port *port, const char *step, 
                      rte_strerror(code < 0 ? -code : code), words[0] ? "; it said: " : "", words);
 }
 
+static uint16_t queues_of(const struct port_settings *settings) {
+    return settings->eal.queues > 1 ? settings->eal.queues : 1;
+}
+
 static int find(struct port *port, struct error *error) {
     if (rte_eth_dev_get_port_by_name(port->name, &port->number) == 0) return 0;
     if (rte_eth_dev_count_avail() == 1) { /* a short PCI address is filled up in the port's name */
@@ -48,8 +53,19 @@ static int find(struct port *port, struct error *error) {
                      eal_last_words()[0] ? ": " : "", eal_last_words(), eal_advice(port->name));
 }
 
-static int set_mtu(struct port *port, uint16_t wanted, struct error *error) {
-    uint16_t now = 0;
+static int set_mtu(struct port *port, const struct port_settings *settings, struct error *error) {
+    uint16_t wanted = settings->mtu, now = 0;
+    if (memif_is(port->name)) {
+        uint16_t most = memif_mtu(settings->eal.device);
+        port->mtu = wanted > 0 ? wanted : most;
+        if (port->mtu >= MTU_LEAST && port->mtu <= most) return 0;
+        unsigned needed = (wanted > 0 ? wanted : MTU_LEAST) + PORT_HEADER_BYTES;
+        return error_set(
+            error, ERROR_GENERIC,
+            "DPDK's device %s has buffers for an MTU of %u, and %u is needed: expected bsize=%u or more in "
+            "its arguments",
+            port->name, (unsigned)most, needed - PORT_HEADER_BYTES, needed);
+    }
     int code = rte_eth_dev_get_mtu(port->number, &now);
     if (code < 0) return fail(error, port, "its MTU is unknown", code);
     port->mtu = wanted > 0 ? wanted : now;
@@ -61,10 +77,18 @@ static int set_mtu(struct port *port, uint16_t wanted, struct error *error) {
                      (unsigned)port->mtu, rte_strerror(-code), (unsigned)device);
 }
 
-static int make_pool(struct port *port, const struct port_settings *settings, uint32_t ring_frames,
-                     struct error *error) {
+/* Where frames are longer than Ethernet's longest, fewer of them, in the same memory. */
+static uint32_t wanted_frames(const struct port_settings *settings, uint16_t mtu) {
+    uint64_t wanted = settings->frames;
+    if (mtu > MTU_MOST) wanted = wanted * MTU_MOST / mtu;
+    return wanted > FRAMES_LEAST ? (uint32_t)wanted : FRAMES_LEAST;
+}
+
+/* One for each queue. */
+static int make_pools(struct port *port, const struct port_settings *settings, uint32_t ring_frames,
+                      struct error *error) {
     uint64_t each = pool_frame_bytes(port->mtu, settings->private_bytes);
-    uint64_t wanted = settings->frames > FRAMES_LEAST ? settings->frames : FRAMES_LEAST;
+    uint64_t wanted = wanted_frames(settings, port->mtu);
     uint64_t frames = settings->memory_bytes > 0 ? settings->memory_bytes / each : wanted + ring_frames;
     if (frames < FRAMES_LEAST + ring_frames)
         return error_set(error, ERROR_GENERIC,
@@ -81,11 +105,27 @@ static int make_pool(struct port *port, const struct port_settings *settings, ui
         .socket = SOCKET_ID_ANY,
         .dense = pool_may_be_dense(settings->eal.device),
     };
-    port->pool = pool_create("frames", &shape);
-    if (port->pool) return 0;
-    return error_set(error, ERROR_GENERIC,
-                     "no memory for %u frames of %u bytes: %s; more of it: dpdk-memory BYTES, or huge pages",
-                     port->frames, (unsigned)shape.room_bytes, rte_strerror(rte_errno));
+    for (uint16_t queue = 0; queue < queues_of(settings); queue++) {
+        char name[RTE_MEMPOOL_NAMESIZE];
+        queues_pool_name(queue, name);
+        struct rte_mempool *pool = pool_create(name, &shape);
+        if (!pool)
+            return error_set(error, ERROR_GENERIC,
+                             "no memory for %u frames of %u bytes: %s; more of it: dpdk-memory BYTES, or huge pages",
+                             port->frames, (unsigned)shape.room_bytes, rte_strerror(rte_errno));
+        if (queue == 0) port->pool = pool;
+    }
+    return 0;
+}
+
+static struct rte_mempool *pool_of(uint16_t queue) {
+    char name[RTE_MEMPOOL_NAMESIZE];
+    queues_pool_name(queue, name);
+    return rte_mempool_lookup(name);
+}
+
+uint32_t port_burst(uint16_t mtu) {
+    return mtu > MTU_MOST ? BURST_BYTES / mtu : PORT_BURST;
 }
 
 static int choose_offloads(struct port *port, const struct port_settings *settings,
@@ -110,7 +150,38 @@ static bool is_copying(const struct rte_eth_dev_info *device) {
     return name && (strcmp(name, "net_af_packet") == 0 || strcmp(name, "net_tap") == 0);
 }
 
+/* As DPDK 22.11 has these drivers. */
+static int check_queues(const struct port *port, uint16_t queues, const struct rte_eth_dev_info *device,
+                        struct error *error) {
+    static const struct {
+        const char *driver;
+        uint16_t most;
+        const char *why;
+    } known[] = {
+        {"net_af_packet", 1, "its driver carries frames in one process alone"},
+        {"net_af_xdp", 1, "its driver carries frames in one process alone"},
+        {"net_memif", 1, "its client says how many queues there are"},
+        {"net_tap", 4, "its driver tells other processes of four"},
+    };
+    const char *name = device->driver_name ? device->driver_name : "?";
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(name, known[i].driver) == 0 && queues > known[i].most)
+            return error_set(error, ERROR_GENERIC, "dpdk-queues %u: %s can have %u: %s", (unsigned)queues, port->name,
+                             (unsigned)known[i].most, known[i].why);
+    if (queues <= device->max_rx_queues && queues <= device->max_tx_queues) return 0;
+    return error_set(error, ERROR_GENERIC, "dpdk-queues %u: the device %s has %u queues to receive and %u to send",
+                     (unsigned)queues, port->name, (unsigned)device->max_rx_queues, (unsigned)device->max_tx_queues);
+}
+
+/* The device spreads connections over the queues, where it can. */
+static void spread(const struct rte_eth_dev_info *device, struct rte_eth_conf *configuration) {
+    const uint64_t wanted = RTE_ETH_RSS_IPV4 | RTE_ETH_RSS_NONFRAG_IPV4_TCP;
+    configuration->rx_adv_conf.rss_conf.rss_hf = device->flow_type_rss_offloads & wanted;
+    if (configuration->rx_adv_conf.rss_conf.rss_hf) configuration->rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
+}
+
 static int bring_up(struct port *port, const struct port_settings *settings, struct error *error) {
+    const uint16_t queues = queues_of(settings);
     struct rte_eth_dev_info device;
     int code = rte_eth_dev_info_get(port->number, &device);
     if (code < 0) return fail(error, port, "it tells nothing about itself", code);
@@ -118,23 +189,98 @@ static int bring_up(struct port *port, const struct port_settings *settings, str
     uint16_t out = device.default_txportconf.ring_size ? device.default_txportconf.ring_size : RING_FRAMES;
     if (out > SEND_RING_FRAMES) out = SEND_RING_FRAMES;
     struct rte_eth_conf configuration = {0};
+    if (check_queues(port, queues, &device, error) < 0) return -1;
     if (choose_offloads(port, settings, &device, &configuration, error) < 0) return -1;
-    if ((code = rte_eth_dev_configure(port->number, 1, 1, &configuration)) < 0)
-        return fail(error, port, "one queue each way", code);
-    if (set_mtu(port, settings->mtu, error) < 0) return -1;
+    if (queues > 1) spread(&device, &configuration);
+    if ((code = rte_eth_dev_configure(port->number, queues, queues, &configuration)) < 0)
+        return fail(error, port, queues > 1 ? "several queues each way" : "one queue each way", code);
+    if (set_mtu(port, settings, error) < 0) return -1;
+    port->burst = port_burst(port->mtu);
     port->cut_bytes = cut_bytes(port, &device);
     port->is_cold = !is_copying(&device);
     if ((code = rte_eth_dev_adjust_nb_rx_tx_desc(port->number, &in, &out)) < 0) return fail(error, port, "rings", code);
-    if (make_pool(port, settings, (uint32_t)2 * in + out + 2 * CACHE_FRAMES, error) < 0) return -1;
-    if ((code = rte_eth_rx_queue_setup(port->number, 0, in, SOCKET_ID_ANY, NULL, port->pool)) < 0)
-        return fail(error, port, "the queue for receiving", code);
-    if ((code = rte_eth_tx_queue_setup(port->number, 0, out, SOCKET_ID_ANY, NULL)) < 0)
-        return fail(error, port, "the queue for sending", code);
+    uint32_t handed_over = (queues - 1u) * QUEUES_RING;
+    if (make_pools(port, settings, (uint32_t)2 * in + out + 2 * CACHE_FRAMES + handed_over, error) < 0) return -1;
+    for (uint16_t queue = 0; queue < queues; queue++) {
+        if ((code = rte_eth_rx_queue_setup(port->number, queue, in, SOCKET_ID_ANY, NULL, pool_of(queue))) < 0)
+            return fail(error, port, "the queue for receiving", code);
+        if ((code = rte_eth_tx_queue_setup(port->number, queue, out, SOCKET_ID_ANY, NULL)) < 0)
+            return fail(error, port, "the queue for sending", code);
+    }
     if ((code = rte_eth_dev_start(port->number)) < 0) return fail(error, port, "start", code);
     struct rte_ether_addr address;
     if ((code = rte_eth_macaddr_get(port->number, &address)) < 0) return fail(error, port, "its address", code);
     memcpy(port->address, address.addr_bytes, sizeof port->address);
     return 0;
+}
+
+static int share(struct port *port, const struct port_settings *settings, struct error *error) {
+    struct queues_device device = {
+        .mtu = port->mtu,
+        .offloads = port->offloads,
+        .buffers_most = port->buffers_most,
+        .is_cold = port->is_cold,
+        .cut_bytes = port->cut_bytes,
+        .frames = port->frames,
+        .frames_usable = port->frames_usable,
+    };
+    memcpy(device.address, port->address, sizeof device.address);
+    port->queues = queues_make(settings->eal.queues, port->number, &device, error);
+    return port->queues ? eal_tell_ready(error) : -1;
+}
+
+/* The device as the first process has set it up. */
+static int join(struct port *port, const struct port_settings *settings, struct error *error) {
+    struct queues_device device;
+    if (!rte_eth_fp_ops[port->number].rx_pkt_burst)
+        return error_set(error, ERROR_GENERIC, "dpdk-queue %u: the driver of %s carries frames in one process alone",
+                         (unsigned)port->queue, port->name);
+    port->queues = queues_join(settings->eal.queues, port->queue, port->number, &device, error);
+    if (!port->queues) return -1;
+    port->mtu = device.mtu;
+    port->burst = port_burst(port->mtu);
+    port->offloads = device.offloads;
+    port->buffers_most = device.buffers_most;
+    port->is_cold = device.is_cold;
+    port->cut_bytes = device.cut_bytes;
+    port->frames = device.frames;
+    port->frames_usable = device.frames_usable;
+    memcpy(port->address, device.address, sizeof port->address);
+    port->pool = pool_of(port->queue);
+    if (settings->mtu == 0 || settings->mtu == port->mtu) return 0;
+    return error_set(error, ERROR_GENERIC, "dpdk-mtu %u: the server with dpdk-queue 0 set the device's to %u",
+                     (unsigned)settings->mtu, (unsigned)port->mtu);
+}
+
+static int set_up(struct port *port, const struct port_settings *settings, struct error *error) {
+    if (port->queue > 0) return join(port, settings, error);
+    if (bring_up(port, settings, error) < 0) return -1;
+    return queues_of(settings) > 1 ? share(port, settings, error) : 0;
+}
+
+/* ---- what is sent ---------------------------------------------------------------------------------------------- */
+
+/* A packet left to the device to segment becomes several frames, each with the headers. */
+static void count(const struct rte_mbuf *frame, uint64_t *frames, uint64_t *bytes) {
+    uint32_t more = 0, headers = 0;
+    if (frame->ol_flags & RTE_MBUF_F_TX_TCP_SEG) {
+        headers = frame->l2_len + frame->l3_len + frame->l4_len;
+        more = (frame->pkt_len - headers - 1) / frame->tso_segsz;
+    }
+    *frames += 1 + more;
+    *bytes += frame->pkt_len + (uint64_t)more * headers;
+}
+
+/* A packet that was queued and will not be sent. */
+static void drop_queued(struct port *port, uint32_t at) {
+    uint64_t frames = 0, bytes = 0;
+    count(port->outbox[at], &frames, &bytes);
+    port->counters.frames_out -= frames;
+    port->counters.bytes_out -= bytes;
+    port->counters.refused++;
+    rte_pktmbuf_free(port->outbox[at]);
+    port->queued--;
+    memmove(port->outbox + at, port->outbox + at + 1, (port->queued - at) * sizeof *port->outbox);
 }
 
 /* ---- faults ---------------------------------------------------------------------------------------------------- */
@@ -144,7 +290,8 @@ static void enqueue(struct port *port, struct rte_mbuf *frame) {
         rte_pktmbuf_free(frame);
         return;
     }
-    port->queue[port->queued++] = frame;
+    port->outbox[port->queued++] = frame;
+    count(frame, &port->counters.frames_out, &port->counters.bytes_out);
 }
 
 static void pass_frame(void *context, enum fault_direction direction, void *frame) {
@@ -198,17 +345,19 @@ struct port *port_open(const struct port_settings *settings, struct error *error
     }
     struct eal_settings eal = settings->eal;
     uint16_t mtu = settings->mtu > 0 ? settings->mtu : eal_device_mtu(settings->eal.device);
-    uint64_t frames = (uint64_t)settings->frames + FRAMES_LEAST + 8 * RING_FRAMES;
+    uint64_t frames = (uint64_t)wanted_frames(settings, mtu) + FRAMES_LEAST + 8 * RING_FRAMES;
     eal.frame_bytes = mtu + ETHERNET_MORE_BYTES;
     if (eal.memory_bytes == 0) eal.memory_bytes = settings->memory_bytes;
     if (eal.memory_bytes == 0) eal.memory_bytes = frames * pool_frame_bytes(mtu, settings->private_bytes);
     eal.memory_bytes += EAL_OVERHEAD_BYTES;
+    port->queue = settings->eal.queue;
     if (eal_start(&eal, port->name, error) < 0) {
         if (port->faults) faults_free(port->faults);
         memory_free(port);
         return NULL;
     }
-    if (find(port, error) < 0 || bring_up(port, settings, error) < 0) {
+    port->is_found = find(port, error) == 0;
+    if (!port->is_found || set_up(port, settings, error) < 0) {
         port_close(port);
         return NULL;
     }
@@ -216,15 +365,21 @@ struct port *port_open(const struct port_settings *settings, struct error *error
     return port;
 }
 
+static void close_device(const struct port *port) {
+    if (port->pool) rte_eth_dev_stop(port->number);
+    if (port->is_found) rte_eth_dev_close(port->number);
+    struct rte_mempool *pool;
+    for (uint16_t queue = 0; (pool = pool_of(queue)); queue++) rte_mempool_free(pool);
+}
+
 void port_close(struct port *port) {
     if (port->faults) faults_free(port->faults);
-    rte_pktmbuf_free_bulk(port->queue, port->queued);
-    if (port->pool) {
-        rte_eth_dev_stop(port->number);
-        rte_eth_dev_close(port->number);
-        rte_mempool_free(port->pool);
-    }
-    eal_end();
+    rte_pktmbuf_free_bulk(port->outbox, port->queued);
+    bool is_own = port->queue == 0;
+    if (port->queues) is_own = queues_leave(port->queues);
+    if (is_own) close_device(port);
+    /* What others still use stays as it is until they end, too. */
+    if (is_own || port->queue > 0) eal_end();
     memory_free(port);
 }
 
@@ -287,16 +442,24 @@ static uint32_t verify_all(struct port *port, struct rte_mbuf **frames, uint32_t
     return good;
 }
 
+/* A burst; where processes share the device, what of it is this one's, and what others had of this one. */
+static uint32_t bring_in(struct port *port, struct rte_mbuf **frames) {
+    uint32_t count = rte_eth_rx_burst(port->number, port->queue, frames, (uint16_t)port->burst);
+    if (!port->queues) return count;
+    count = queues_sort(port->queues, frames, count);
+    return count + queues_take(port->queues, frames + count, port->burst);
+}
+
 uint32_t port_receive(struct port *port) {
     port->received = 0;
     if (port->faults) {
-        struct rte_mbuf *burst[PORT_BURST];
+        struct rte_mbuf *burst[2 * PORT_BURST];
         uint64_t now_us = clock_monotonic_us();
-        uint32_t count = rte_eth_rx_burst(port->number, 0, burst, PORT_BURST);
+        uint32_t count = bring_in(port, burst);
         for (uint32_t i = 0; i < count; i++) faults_frame(port->faults, FAULTS_RECEIVE, burst[i], now_us);
         faults_poll(port->faults, now_us);
     } else {
-        port->received = rte_eth_rx_burst(port->number, 0, port->inbox, PORT_BURST);
+        port->received = bring_in(port, port->inbox);
     }
     port->counters.polls++;
     if (port->received == 0) {
@@ -321,18 +484,7 @@ void port_send(struct port *port, struct rte_mbuf *frame) {
         faults_frame(port->faults, FAULTS_TRANSMIT, frame, clock_monotonic_us());
     else
         enqueue(port, frame);
-    if (port->queued >= FLUSH_FRAMES) port_flush(port);
-}
-
-/* A packet left to the device to segment becomes several frames, each with the headers. */
-static void count(const struct rte_mbuf *frame, uint64_t *frames, uint64_t *bytes) {
-    uint32_t more = 0, headers = 0;
-    if (frame->ol_flags & RTE_MBUF_F_TX_TCP_SEG) {
-        headers = frame->l2_len + frame->l3_len + frame->l4_len;
-        more = (frame->pkt_len - headers - 1) / frame->tso_segsz;
-    }
-    *frames += 1 + more;
-    *bytes += frame->pkt_len + (uint64_t)more * headers;
+    if (port->queued >= port_flush_frames(port)) port_flush(port);
 }
 
 /* Lets the driver complete what its device wants of packets that it shall finish. Returns how many may be sent. */
@@ -340,12 +492,9 @@ static uint32_t prepare(struct port *port) {
     if (!(port->offloads & (OFFLOAD_TRANSMIT_CHECKSUMS | OFFLOAD_SEGMENTATION))) return port->queued;
     uint32_t ready = 0;
     while (ready < port->queued) {
-        ready += rte_eth_tx_prepare(port->number, 0, port->queue + ready, (uint16_t)(port->queued - ready));
+        ready += rte_eth_tx_prepare(port->number, port->queue, port->outbox + ready, (uint16_t)(port->queued - ready));
         if (ready == port->queued) break;
-        port->counters.refused++;
-        rte_pktmbuf_free(port->queue[ready]);
-        port->queued--;
-        memmove(port->queue + ready, port->queue + ready + 1, (port->queued - ready) * sizeof *port->queue);
+        drop_queued(port, ready);
     }
     return ready;
 }
@@ -357,38 +506,40 @@ static void drop_what_blocks(struct port *port, bool moves) {
     if (moves || port->stuck_us == 0) port->stuck_us = now_us;
     if (now_us - port->stuck_us < STUCK_US) return;
     port->stuck_us = 0;
-    port->counters.refused++;
-    rte_pktmbuf_free(port->queue[0]);
-    port->queued--;
-    memmove(port->queue, port->queue + 1, port->queued * sizeof *port->queue);
+    drop_queued(port, 0);
 }
 
 void port_flush(struct port *port) {
     if (port->queued == 0) return;
     port->flushes++;
     uint32_t ready = prepare(port), sent = 0;
-    uint64_t frames = 0, bytes = 0, kept_frames = 0, kept_bytes = 0;
-    for (uint32_t i = 0; i < ready; i++) count(port->queue[i], &frames, &bytes);
     while (sent < ready) {
-        uint16_t now = rte_eth_tx_burst(port->number, 0, port->queue + sent, (uint16_t)(ready - sent));
+        uint16_t now = rte_eth_tx_burst(port->number, port->queue, port->outbox + sent, (uint16_t)(ready - sent));
         if (now == 0) break;
         sent += now;
     }
     port->queued -= sent;
     if (port->queued == 0) port->stuck_us = 0;
     if (port->queued > 0) {
-        port->counters.device_full++;
-        memmove(port->queue, port->queue + sent, port->queued * sizeof *port->queue);
-        for (uint32_t i = 0; i < port->queued; i++) count(port->queue[i], &kept_frames, &kept_bytes);
+        if (sent > 0 || port->stuck_us == 0) port->counters.device_full++; /* once, however often it is asked */
+        memmove(port->outbox, port->outbox + sent, port->queued * sizeof *port->outbox);
         drop_what_blocks(port, sent > 0);
     }
-    port->counters.frames_out += frames - kept_frames;
-    port->counters.bytes_out += bytes - kept_bytes;
 }
 
 /* ---- telling --------------------------------------------------------------------------------------------------- */
 
+void port_own_address(struct port *port, uint32_t address) {
+    if (port->queues) queues_own_address(port->queues, address);
+}
+
+int port_own_listener(struct port *port, uint16_t listener, struct error *error) {
+    return port->queues ? queues_own_port(port->queues, listener, error) : 0;
+}
+
 bool port_is_up(const struct port *port) {
+    if (port->queue > 0)
+        return queues_link_is_up(port->queues); /* a driver asked here would change what all are told */
     struct rte_eth_link link = {0};
     return rte_eth_link_get_nowait(port->number, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
 }
@@ -396,7 +547,15 @@ bool port_is_up(const struct port *port) {
 void port_watch_link(struct port *port, uint64_t now_us) {
     if (now_us < port->link_due_us) return;
     port->link_due_us = now_us + LINK_EVERY_US;
-    enum port_link link = port_is_up(port) ? PORT_LINK_UP : PORT_LINK_DOWN;
+    bool is_up = port_is_up(port);
+    if (port->queues && !port->is_lost && !queues_look_after(port->queues, is_up)) {
+        port->is_lost = true;
+        fprintf(stderr,
+                "replay-server-dpdk: the server with dpdk-queue 0, which owns %s, has gone or is going: this one ends, "
+                "too\n",
+                port->name);
+    }
+    enum port_link link = is_up ? PORT_LINK_UP : PORT_LINK_DOWN;
     enum port_link before = port->link;
     if (link == before) return;
     if (before == PORT_LINK_UNKNOWN && link == PORT_LINK_DOWN && now_us < port->opened_us + LINK_NEGOTIATION_US) return;
@@ -421,8 +580,10 @@ void port_describe(const struct port *port, struct text *out) {
     struct rte_eth_dev_info device = {0};
     struct rte_eth_stats statistics = {0};
     rte_eth_dev_info_get(port->number, &device);
-    rte_eth_stats_get(port->number, &statistics);
+    if (port->queue == 0) rte_eth_stats_get(port->number, &statistics);
     const struct port_counters *counters = &port->counters;
+    uint64_t waiting_frames = 0, waiting_bytes = 0;
+    for (uint32_t i = 0; i < port->queued; i++) count(port->outbox[i], &waiting_frames, &waiting_bytes);
     text_append(out, "transport_device:%s\r\ntransport_driver:%s\r\n", port->name,
                 device.driver_name ? device.driver_name : "?");
     text_append(out, "transport_link:%s\r\ntransport_mtu:%u\r\n", port_is_up(port) ? "up" : "down",
@@ -438,7 +599,8 @@ void port_describe(const struct port *port, struct text *out) {
                 "transport_frames_in:%llu\r\ntransport_bytes_in:%llu\r\ntransport_frames_out:%llu\r\ntransport_bytes_"
                 "out:%llu\r\n",
                 (unsigned long long)counters->frames_in, (unsigned long long)counters->bytes_in,
-                (unsigned long long)counters->frames_out, (unsigned long long)counters->bytes_out);
+                (unsigned long long)(counters->frames_out - waiting_frames),
+                (unsigned long long)(counters->bytes_out - waiting_bytes));
     text_append(out,
                 "transport_receive_missed:%llu\r\ntransport_receive_no_memory:%llu\r\ntransport_bad_checksums:%llu\r\n"
                 "transport_malformed:%llu\r\n",
@@ -449,5 +611,6 @@ void port_describe(const struct port *port, struct text *out) {
                 (unsigned long long)(statistics.oerrors + counters->refused));
     text_append(out, "transport_frames:%u\r\ntransport_frames_free:%u\r\n", port->frames,
                 rte_mempool_avail_count(port->pool));
+    if (port->queues) queues_describe(port->queues, out);
     if (port->faults) describe_faults(port, out);
 }

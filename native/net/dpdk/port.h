@@ -1,4 +1,4 @@
-/* port: one DPDK port with one queue each way: bursts of frames in and out, checksums that the device does not do, faults
+/* port: one queue pair of a DPDK port, which others may have further ones of: bursts of frames in and out, checksums that the device does not do, faults
  * for tests, counters. Knows Ethernet, IPv4 and TCP as far as their checksums go. */
 #ifndef REPLAY_NET_DPDK_PORT_H
 #define REPLAY_NET_DPDK_PORT_H
@@ -12,13 +12,14 @@
 #include "base/text.h"
 #include "net/dpdk/eal.h"
 #include "net/dpdk/offloads.h"
+#include "net/dpdk/queues.h"
 
-#define PORT_BURST 64u
+#define PORT_BURST 64u /* frames taken in at once, at most */
 #define PORT_QUEUE 1024u /* frames waiting for the device to take them */
 #define PORT_HEADER_BYTES 14u /* of Ethernet */
 
 struct port_settings {
-    struct eal_settings eal;
+    struct eal_settings eal; /* says, too, which of how many queues is this process's */
     uint16_t mtu; /* of IP; 0: the device's */
     uint64_t memory_bytes; /* for frames; 0: by `frames` */
     uint32_t frames; /* that the user means to hold; the device's rings come on top */
@@ -29,22 +30,27 @@ struct port_settings {
 
 struct port_counters {
     uint64_t polls, empty_polls;
-    uint64_t frames_in, bytes_in, frames_out, bytes_out;
+    uint64_t frames_in, bytes_in;
+    uint64_t frames_out, bytes_out; /* with those that are queued */
     uint64_t bad_checksums; /* dropped for it */
     uint64_t malformed; /* shorter than they say */
     uint64_t no_frame; /* port_frame had none */
-    uint64_t device_full; /* bursts that the device did not take whole */
+    uint64_t device_full; /* bursts that it did not take whole; where it takes nothing, one a second */
     uint64_t refused; /* packets that it cannot send as they are */
 };
 
 enum port_link { PORT_LINK_UNKNOWN, PORT_LINK_DOWN, PORT_LINK_UP };
 
 struct port {
-    uint16_t number;
+    uint16_t number, queue;
+    struct queues *queues; /* with other processes; NULL: the device is this one's alone */
+    bool is_lost; /* the process that owns the device has gone, or is going */
+    bool is_found; /* among DPDK's ports */
     uint16_t mtu;
     uint8_t address[6];
     int offloads; /* enum offload: what the device does */
     uint32_t buffers_most; /* in one packet */
+    uint32_t burst; /* frames taken in at once: see port_burst */
     bool is_cold; /* frames come out of another processor's cache */
     uint16_t cut_bytes; /* the longest frame that the device cuts packets into, with its headers */
     uint32_t frames; /* in the pool */
@@ -55,17 +61,22 @@ struct port {
     uint64_t stuck_us; /* since when the device takes nothing of what is queued; 0: it does */
     enum port_link link; /* as it was last told */
     uint64_t opened_us, link_due_us;
-    uint64_t flushes; /* of the queue: a frame that was sent since the last may still be written to */
+    uint64_t flushes; /* of the outbox: a frame that was sent since the last may still be written to */
     uint32_t queued;
-    struct rte_mbuf *queue[PORT_QUEUE];
+    struct rte_mbuf *outbox[PORT_QUEUE];
     uint32_t received;
-    struct rte_mbuf *inbox[4 * PORT_BURST]; /* what a poll brings: a burst, and frames that faults held or doubled */
+    struct rte_mbuf
+        *inbox[4 * PORT_BURST]; /* what a poll brings: a burst, as much from others, and what faults doubled */
     char name[EAL_NAME_BYTES];
 };
 
 /* Starts DPDK and the device. NULL on failure, with what is wrong and what to do. */
 struct port *port_open(const struct port_settings *settings, struct error *error);
 void port_close(struct port *port);
+
+/* Of an MTU: PORT_BURST, or so many as are about as many bytes in all, where frames are longer than Ethernet's longest. So a
+ * turn of the loop lasts no longer with them. */
+uint32_t port_burst(uint16_t mtu);
 
 /* Brings in at most a burst. Returns how many frames are in `inbox` now; they are the caller's. */
 uint32_t port_receive(struct port *port);
@@ -76,15 +87,24 @@ struct rte_mbuf *port_frame(struct port *port);
 static inline uint32_t port_room(const struct port *port) {
     return PORT_QUEUE - port->queued;
 }
+/* Frames that are handed to the device at once: more of them wait only where it is full. */
+static inline uint32_t port_flush_frames(const struct port *port) {
+    return port->burst / 2;
+}
 /* Queues a frame with complete checksums (or, where the device does them, the flags and lengths that make it so; where it
  * segments, this may be a packet of several buffers that becomes many frames).
- * It goes out with a burst's worth of others, or at port_flush. */
+ * It goes out with port_flush_frames of them, or at port_flush. */
 void port_send(struct port *port, struct rte_mbuf *frame);
 void port_flush(struct port *port);
 
+/* What comes for this address, and for TCP's port of it, is this process's: to be said where several share the device. Both in
+ * the network's byte order. -1 with `error` set: another process has them. */
+void port_own_address(struct port *port, uint32_t address);
+int port_own_listener(struct port *port, uint16_t listener, struct error *error);
+
 bool port_is_up(const struct port *port);
-/* To be called every now and then: tells on standard error when the link goes down and comes up. A link that is still being
- * negotiated at the start is no news. */
+/* To be called every now and then: tells on standard error when the link goes down and comes up, and when the device is lost. A
+ * link that is still being negotiated at the start is no news. */
 void port_watch_link(struct port *port, uint64_t now_us);
 /* "name:value\r\n" lines for INFO. */
 void port_describe(const struct port *port, struct text *out);

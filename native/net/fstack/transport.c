@@ -278,6 +278,8 @@ static const struct transport_operations fstack_operations = {
 static int check(const struct transport_settings *settings, struct error *error) {
     if (settings->faults[0] != '\0')
         return error_set(error, ERROR_GENERIC, "dpdk-faults is for the transport dpdk: F-Stack's frames are its own");
+    if (settings->queues > 1 || settings->queue > 0)
+        return error_set(error, ERROR_GENERIC, "dpdk-queues and dpdk-queue are for the transport dpdk");
     if (settings->device[0] == '\0' && settings->fstack_config[0] == '\0')
         return error_set(
             error, ERROR_GENERIC,

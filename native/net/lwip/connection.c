@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "net/dpdk/memif.h"
 #include "net/lwip/pools.h"
 #include "net/lwip/stack.h"
 
@@ -22,7 +23,8 @@
 #define PIECES_ALWAYS 64u /* so many also when they are short */
 #define SEGMENT_BYTES 23360u /* lwIP's segments: several frames, see output.c */
 static_assert(SEGMENT_BYTES <= SENDING_QUANTUM_BYTES, "a connection in its turn can send a segment");
-static_assert(TCP_MSS <= SEGMENT_BYTES, "a segment is at least a frame");
+static_assert(TCP_MSS == SEGMENT_BYTES, "a segment is at least a frame");
+static_assert(TCP_MSS + 40u == MEMIF_MTU_MOST, "no device has longer frames than a segment fills");
 #define WIRE_LEAST_BYTES \
     48u /* a peer that asks for less in a frame would have the server send next to nothing but headers */
 #define WINDOWS_MOST_BYTES (64u << 20) /* of all receive windows, beyond what each has at first */
@@ -103,6 +105,14 @@ static struct tcp_pcb *detach(struct lwip_connection *connection) {
     return pcb;
 }
 
+static struct tcp_pcb *stop_connecting(struct lwip_connection *connection) {
+    struct tcp_pcb *pcb = connection->connecting;
+    connection->connecting = NULL;
+    tcp_arg(pcb, NULL);
+    tcp_err(pcb, NULL);
+    return pcb;
+}
+
 static void leave_closing(struct lwip_connection *connection) {
     for (struct lwip_connection **link = &connection->all->closing; *link; link = &(*link)->next_closing) {
         if (*link != connection) continue;
@@ -145,6 +155,7 @@ void connections_close(struct connections *connections) {
         if (!connection->all) continue;
         drop_received(connection);
         if (connection->pcb) tcp_abort(detach(connection));
+        if (connection->connecting) tcp_abort(stop_connecting(connection));
     }
     demultiplex_close();
     out_of_order_close();
@@ -248,26 +259,74 @@ static void set_up(struct lwip_connection *connection, struct tcp_pcb *pcb) {
     tcp_err(pcb, on_gone);
 }
 
-err_t connection_accept(void *argument, struct tcp_pcb *pcb, err_t error) {
-    struct listener *listener = argument;
-    if (error != ERR_OK || !pcb) return ERR_VAL;
-    struct connections *all = listener->connections;
+/* NULL: there is no place left. */
+static struct lwip_connection *take_place(struct connections *all) {
     struct lwip_connection *connection = all->free;
     if (!connection) {
         all->refused++;
-        return ERR_MEM; /* lwIP resets it */
+        return NULL;
     }
     all->free = connection->next_free;
     all->used++;
     memset(connection, 0, sizeof *connection);
     connection->all = all;
     connection->base.transport = all->transport;
+    return connection;
+}
+
+err_t connection_accept(void *argument, struct tcp_pcb *pcb, err_t error) {
+    struct listener *listener = argument;
+    if (error != ERR_OK || !pcb) return ERR_VAL;
+    struct connections *all = listener->connections;
+    struct lwip_connection *connection = take_place(all);
+    if (!connection) return ERR_MEM; /* lwIP resets it */
     connection->base.is_admin = listener->is_admin;
     set_up(connection, pcb);
     const struct transport_events *events = &all->transport->events;
     connection->base.owner = events->opened(events->context, &connection->base);
     if (!connection->base.owner) connection_close(&connection->base); /* after the refusal, if one was written */
     return ERR_OK;
+}
+
+static err_t on_connected(void *argument, struct tcp_pcb *pcb, err_t error) {
+    struct lwip_connection *connection = argument;
+    (void)error; /* always ERR_OK */
+    connection->connecting = NULL;
+    set_up(connection, pcb);
+    /* lwIP chose it for segments of a frame, and ours would not fit: nothing has been acknowledged that could set it anew. */
+    pcb->cwnd = cubic_window_bytes(&connection->recovery.cubic);
+    const struct transport_events *events = &connection->all->transport->events;
+    connection->base.owner = events->opened(events->context, &connection->base);
+    if (!connection->base.owner) connection_close(&connection->base);
+    return ERR_OK;
+}
+
+static void on_refused(void *argument, err_t error) {
+    struct lwip_connection *connection = argument;
+    (void)error;
+    connection->connecting = NULL;
+    end(connection);
+}
+
+struct connection *connection_connect(struct connections *all, const ip_addr_t *address, uint16_t port, void *owner,
+                                      struct error *error) {
+    struct lwip_connection *connection = take_place(all);
+    struct tcp_pcb *pcb = connection ? tcp_new() : NULL;
+    if (!pcb) {
+        if (connection) give_back(connection);
+        error_set(error, ERROR_LIMIT, "there is no place for another connection");
+        return NULL;
+    }
+    connection->base.owner = owner;
+    connection->connecting = pcb;
+    tcp_arg(pcb, connection);
+    tcp_err(pcb, on_refused);
+    err_t begun = tcp_connect(pcb, address, port, on_connected);
+    if (begun == ERR_OK) return &connection->base;
+    tcp_abort(stop_connecting(connection));
+    give_back(connection);
+    error_set(error, ERROR_GENERIC, "cannot connect: %s", lwip_strerr(begun));
+    return NULL;
 }
 
 /* ---- reading and writing --------------------------------------------------------------------------------------- */
@@ -356,6 +415,7 @@ static size_t write_vector(struct lwip_connection *connection, const struct iove
 ssize_t connection_writev(struct connection *base, const struct iovec *vectors, int count) {
     struct lwip_connection *connection = of(base);
     if (connection->closing || connection->over) return -2;
+    if (connection->connecting) return -1;
     size_t written = 0;
     for (int i = 0; i < count; i++) {
         if (vectors[i].iov_len == 0) continue;
@@ -423,6 +483,7 @@ void connection_close(struct connection *base) {
     size_t unread = connection->unread_bytes;
     drop_received(connection);
     make_ready(connection);
+    if (connection->connecting) tcp_abort(stop_connecting(connection));
     if (!connection->pcb) {
         end(connection);
         return;

@@ -24,7 +24,8 @@ struct connections;
 struct lwip_connection {
     struct connection base;
     struct connections *all;
-    struct tcp_pcb *pcb; /* NULL once lwIP has let go of it */
+    struct tcp_pcb *pcb; /* NULL once lwIP has let go of it, and before it stands */
+    struct tcp_pcb *connecting; /* lwIP's, until it stands */
     struct received *first, *last; /* what may be read */
     size_t unread_bytes;
     size_t acknowledged_bytes; /* to be told by `released` */
@@ -76,6 +77,9 @@ int connections_open(struct connections *connections, struct transport *transpor
 /* Resets them all, without events. */
 void connections_close(struct connections *connections);
 err_t connection_accept(void *listener, struct tcp_pcb *pcb, err_t error);
+/* See transport_dpdk_connect. */
+struct connection *connection_connect(struct connections *connections, const ip_addr_t *address, uint16_t port,
+                                      void *owner, struct error *error);
 
 /* Gives the events that are due, one round of them. Returns how many; whoever has more to do is in the list again. */
 int connections_deliver(struct connections *connections);

@@ -54,7 +54,7 @@
 #define TCP_WND (0xffffu << TCP_RCV_SCALE)
 #define TCP_SND_BUF (2u << 20)
 #define TCP_SND_QUEUELEN 16384 /* pieces of memory, headers among them; see PIECES_MOST in connection.c */
-#define TCP_MSS 9160 /* the most: what is used follows from the MTU */
+#define TCP_MSS 23360 /* the most: what is used follows from the MTU */
 #define TCP_OVERSIZE 512 /* small pieces are copied behind each other */
 #define TCP_WND_UPDATE_THRESHOLD 16384
 #define TCP_QUEUE_OOSEQ 1

@@ -7,10 +7,9 @@
 #include "net/lwip/connection.h"
 #include "net/lwip/stack.h"
 
-#define TURN_FRAMES 128u /* then what came in is looked at again */
+#define TURN_BURSTS 2u /* then what came in is looked at again */
 #define SMALL_BYTES 16384u /* under way on one connection: it does not wait */
 #define SMALL_FRAMES 256u /* of such connections, in a turn */
-#define DEVICE_FULL_FRAMES 32u /* that wait for the device: whoever else has much waits in line, not behind them */
 
 void sending_open(struct sending *sending) {
     *sending = (struct sending){.line = {.quantum_bytes = SENDING_QUANTUM_BYTES}};
@@ -45,7 +44,9 @@ void sending_sent(struct sending *sending, struct lwip_connection *connection, u
 }
 
 void sending_serve(struct sending *sending) {
-    while (sending->turn_frames < TURN_FRAMES && stack.port->queued < DEVICE_FULL_FRAMES) {
+    const struct port *port = stack.port;
+    /* Where the device is full, whoever else has much waits in line, not behind what it did not take. */
+    while (sending->turn_frames < TURN_BURSTS * port->burst && port->queued < port_flush_frames(port)) {
         struct round_robin_member *member = round_robin_serve(&sending->line);
         if (!member) return;
         uint32_t before = sending->turn_frames;

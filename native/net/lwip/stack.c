@@ -77,6 +77,7 @@ int stack_open(struct port *port, const struct stack_settings *settings, struct 
     if (pools_open(settings->connections, port->mtu, error) < 0) return -1;
     memset(&stack, 0, sizeof stack);
     stack.port = port;
+    port_own_address(port, address.addr);
     for (int i = 0; i < 2; i++) stack.sequence_key[i] = random_entropy();
     sending_open(&stack.sending);
     timer_wheel_open(&stack.silences, clock_monotonic_us());

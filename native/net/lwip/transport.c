@@ -2,6 +2,8 @@
 #include "net/transport.h"
 
 #include <arpa/inet.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/memory.h"
@@ -24,6 +26,7 @@ struct lwip_transport {
     struct connections connections;
     struct listener listeners[LISTENERS];
     bool stopping;
+    bool is_ending; /* because the device is lost: the process has been told */
     uint64_t busy_ns; /* in turns that had something to do */
 };
 
@@ -67,6 +70,10 @@ static int lwip_listen(struct transport *base, struct listen_address *address, s
         tcp_abort(pcb);
         return refuse(error, address, "no memory", ERROR_GENERIC);
     }
+    if (port_own_listener(transport->port, lwip_htons(listening->local_port), error) < 0) {
+        tcp_close(listening);
+        return -1;
+    }
     *listener =
         (struct listener){.connections = &transport->connections, .pcb = listening, .is_admin = address->is_admin};
     tcp_arg(listening, listener);
@@ -83,14 +90,25 @@ static void lwip_stop_listening(struct transport *base) {
     }
 }
 
+struct connection *transport_dpdk_connect(struct transport *base, const char *host, uint16_t port, void *owner,
+                                          struct error *error) {
+    struct in_addr parsed;
+    if (inet_pton(AF_INET, host, &parsed) != 1) {
+        error_set(error, ERROR_GENERIC, "cannot connect to %s: expected an IPv4 address", host);
+        return NULL;
+    }
+    ip_addr_t address = IPADDR4_INIT(parsed.s_addr);
+    return connection_connect(&of(base)->connections, &address, port, owner, error);
+}
+
 /* ---- the loop -------------------------------------------------------------------------------------------------- */
 
 /* One look at the port and the timers. Returns whether there was anything. What has come is taken in before anything is sent,
  * or a client's request waits behind the replies of all others. */
 static bool turn(struct lwip_transport *transport, uint64_t now_us) {
     sending_begin_turn(&stack.sending);
-    uint32_t frames = 0, burst = PORT_BURST;
-    for (int i = 0; i < BURSTS_PER_TURN && burst >= PORT_BURST; i++) {
+    uint32_t frames = 0, burst = transport->port->burst;
+    for (int i = 0; i < BURSTS_PER_TURN && burst >= transport->port->burst; i++) {
         burst = port_receive(transport->port);
         if (burst > 0) stack_input();
         frames += burst;
@@ -122,8 +140,12 @@ static int lwip_run(struct transport *base, transport_step step, void *context) 
         sending_serve(&stack.sending);
         port_flush(transport->port);
         if (busy || handled) transport->busy_ns += clock_monotonic_ns() - began_ns;
+        if (transport->port->is_lost && !transport->is_ending) {
+            transport->is_ending = true;
+            kill(getpid(), SIGTERM); /* the server saves what it has rules for */
+        }
     }
-    return 0;
+    return transport->port->is_lost ? -1 : 0;
 }
 
 static void lwip_stop(struct transport *base) {
@@ -195,6 +217,16 @@ static const struct transport_operations lwip_operations = {
     .describe = lwip_describe,
 };
 
+static int check(const struct transport_settings *settings, struct error *error) {
+    if (settings->device[0] == '\0')
+        return error_set(
+            error, ERROR_GENERIC,
+            "no device: dpdk-device names one, a PCI address (0000:3b:00.0) or a virtual one (net_af_xdp0,iface=NAME)");
+    if (settings->queue == 0 || settings->queue < settings->queues) return 0;
+    return error_set(error, ERROR_GENERIC, "dpdk-queue %u: expected less than dpdk-queues, which is %u",
+                     (unsigned)settings->queue, (unsigned)settings->queues);
+}
+
 struct transport *transport_dpdk_new(const struct transport_settings *settings, const struct transport_events *events,
                                      struct error *error) {
     struct lwip_transport *transport = memory_calloc(1, sizeof *transport);
@@ -205,7 +237,11 @@ struct transport *transport_dpdk_new(const struct transport_settings *settings, 
     transport->base.operations = &lwip_operations;
     transport->base.events = *events;
     const struct port_settings port = {
-        .eal = {.device = settings->device, .lcore = settings->lcore, .arguments = settings->eal_arguments},
+        .eal = {.device = settings->device,
+                .lcore = settings->lcore,
+                .arguments = settings->eal_arguments,
+                .queues = settings->queues,
+                .queue = settings->queue},
         .mtu = settings->mtu,
         .memory_bytes = settings->memory_bytes,
         .frames = HELD_FRAMES + settings->max_connections,
@@ -215,10 +251,7 @@ struct transport *transport_dpdk_new(const struct transport_settings *settings, 
     };
     const struct stack_settings address = {
         .address = settings->address, .gateway = settings->gateway, .connections = settings->max_connections};
-    if (settings->device[0] == '\0') {
-        error_set(
-            error, ERROR_GENERIC,
-            "no device: dpdk-device names one, a PCI address (0000:3b:00.0) or a virtual one (net_af_xdp0,iface=NAME)");
+    if (check(settings, error) < 0) {
         memory_free(transport);
         return NULL;
     }

@@ -18,7 +18,7 @@ static const char usage[] =
     "[--allow-remote] [--check]\n"
     "       [--dpdk-device D] [--dpdk-address A/MASK] [--dpdk-gateway A] [--dpdk-mtu N] [--dpdk-lcore N]\n"
     "       [--dpdk-memory BYTES] [--dpdk-eal ARGUMENTS] [--dpdk-offloads auto|none|NAMES]\n"
-    "       [--fstack-config FILE] [--setup-fd N] [--lifeline-fd N]\n"
+    "       [--dpdk-queues N] [--dpdk-queue I] [--fstack-config FILE] [--setup-fd N] [--lifeline-fd N]\n"
     "       %s --build-info | --settings\n"
     "--port 0 takes any free port, --port -1 opens none. Started by `replay-server serve`, which documents it.\n";
 
@@ -71,6 +71,8 @@ int command_line_parse(int argc, char **argv, const struct data_transport *data,
         {"dpdk-memory", required_argument, NULL, 's'},
         {"dpdk-eal", required_argument, NULL, 's'},
         {"dpdk-offloads", required_argument, NULL, 's'},
+        {"dpdk-queues", required_argument, NULL, 's'},
+        {"dpdk-queue", required_argument, NULL, 's'},
         {"fstack-config", required_argument, NULL, 's'},
         {"unixsocket", required_argument, NULL, 's'},
         {"unixsocketperm", required_argument, NULL, 's'},

@@ -95,6 +95,8 @@ static int open_user_space(struct server *server, const struct data_transport *d
         .faults = config->dpdk_faults,
         .fstack_config = config->fstack_config,
         .max_connections = (uint32_t)config->maxclients,
+        .queues = (uint16_t)config->dpdk_queues,
+        .queue = (uint16_t)config->dpdk_queue,
     };
     thread_avoid_processor(settings.lcore);
     struct transport *transport = data->open(&settings, server_events(server), error);
@@ -209,12 +211,13 @@ static int load_users(struct server *server) {
     return code;
 }
 
-static void run(struct server *server) {
+static int run(struct server *server) {
     service_manager_tell("READY=1");
     log_as("replay-server");
     log_event(LOG_INFO, "ready", LOG_FIELDS({"port", .number = server->config.port}), "ready");
-    server_run(server);
+    int code = server_run(server) < 0 ? EXIT_FAILED : EXIT_CLEAN;
     log_event(LOG_INFO, "stopped", LOG_FIELDS({"clients", .number = server->clients.count}), "stopped");
+    return code;
 }
 
 static int serve(struct server *server, const struct options *options, const struct server_config *started,
@@ -247,10 +250,10 @@ static int serve(struct server *server, const struct options *options, const str
                         rewrite_open(server, setup, transport, &error) < 0))
         return start_failed(EXIT_FAILED, error.message);
     print_ready(&server->config);
-    run(server);
+    code = run(server);
     reload_free(signals.reload);
     memory_stop_reclaimer();
-    return EXIT_CLEAN;
+    return code;
 }
 
 /* All that a start would look at before it listens, files of data apart. */
