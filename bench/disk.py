@@ -1,11 +1,11 @@
 """`replay-server bench disk`: a table on disk that is larger than memory, beside what the disk itself can do.
 
 A table with `storage="disk"` is filled, while the server runs in a cgroup that lets it have a part of the table's
-size, its file's pages included. In each round a plain program first reads items of the same size at random places of
-a file on the same disk, past the cache, many at a time: a rate that the disk has at least, since a faster program may
-find it has more. Then learners sample uniformly, one batch after the other, and a PING is sent every millisecond on a
-connection of its own; then the same beside a pusher, whose items take the places of the oldest. How many pages were
-absent is the server's own count. Needs root, for the cgroup.
+size, its file's pages included. In each round a plain program first reads as many whole pages as an item has at
+random places of a file on the same disk, past the cache, many at a time: a rate that the disk has at least, since a
+faster program may find it has more. Then learners sample uniformly, one batch after the other, and a PING is sent
+every millisecond on a connection of its own; then the same beside a pusher, whose items take the places of the
+oldest. How many pages were absent is the server's own count. Needs root, for the cgroup.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from replay_server.bench.snapshot import ping_while
 
 MEMORY_V1, MEMORY_V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 PAGE_BYTES = mmap.PAGESIZE
-FILL_ITEMS = 1024
+FILL_BYTES = 8 << 20
 
 
 def table(items: int, item_bytes: int) -> rs.Table:
@@ -136,8 +136,13 @@ def limited(pid: int, limit_bytes: int) -> Iterator[Path]:
                 time.sleep(0.1)
 
 
+def pages_of(item_bytes: int) -> int:
+    return -(-item_bytes // PAGE_BYTES)
+
+
 def read_rate(path: Path, item_bytes: int, seconds: float, depth: int = 32) -> float:
-    """Items a second that threads read from random places of a file, past the cache."""
+    """Items a second whose pages threads read from random places of a file, past the cache."""
+    item_bytes = pages_of(item_bytes) * PAGE_BYTES
     places = path.stat().st_size // item_bytes
     ends, counts = time.perf_counter() + seconds, [0] * depth
 
@@ -170,7 +175,7 @@ def make_file(path: Path, size_bytes: int) -> None:
 
 def sampled(server: rs.Server, options: argparse.Namespace, push_rate: float) -> dict[str, float]:
     """Batches a second, what share of their pages was absent, and PING, while learners sample."""
-    size, pages = options.batch, -(-options.item_bytes // PAGE_BYTES)
+    size, pages = options.batch, pages_of(options.item_bytes)
     with rs.Client(server.url) as client, load(server, options.learners, size, push_rate, options.item_bytes) as counts:
         time.sleep(1.0)
         cold, batches, begin = client.info("bench")["cold_pages"], counts[0], time.perf_counter()
@@ -208,8 +213,9 @@ def measure(options: argparse.Namespace, folder: Path, say: Callable[[str], None
             limited(server.pid, int(options.memory_gigabytes * 1e9)),
             rs.Client(server.url) as client,
         ):
-            filling, begin = block(FILL_ITEMS, options.item_bytes), time.perf_counter()
-            for _ in range(0, items, FILL_ITEMS):
+            at_once = FILL_BYTES // options.item_bytes
+            filling, begin = block(at_once, options.item_bytes), time.perf_counter()
+            for _ in range(0, items, at_once):
                 client.add("bench", filling)
             filled_mb_per_s = items * options.item_bytes / (time.perf_counter() - begin) / 1e6
             say(f"filled with {items} items at {filled_mb_per_s:.0f} MB/s")
@@ -236,7 +242,7 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
     parser = Parser("replay-server bench disk", description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=8.0, help="size of the table (8)")
     parser.add_argument("--memory-gigabytes", type=float, default=0.8, help="memory of the server (0.8)")
-    parser.add_argument("--item-bytes", type=int, default=8192, help="bytes of an item, whole pages (8192)")
+    parser.add_argument("--item-bytes", type=int, default=8192, help="bytes of an item's large column (8192)")
     parser.add_argument("--folder", help="where the table lies, on the disk that is meant (default: a temporary one)")
     parser.add_argument("--learners", type=int, default=2, help="processes that sample (2)")
     parser.add_argument("--batch", type=int, default=512, help="items a batch (512)")

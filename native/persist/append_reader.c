@@ -1,4 +1,5 @@
-/* append_reader: units (a command, a checksum, a transaction) out of a window of the file that grows as it must. */
+/* append_reader: walks ahead through a window of the file, which grows as it must, to the next checksum that agrees, and hands
+ * out the commands before it. */
 #include "persist/append_reader.h"
 
 #include <errno.h>
@@ -13,6 +14,8 @@
 #include "persist/append_writer.h"
 
 #define WINDOW_BYTES (1u << 20)
+#define SECTOR_BYTES 512u /* the least that a disk writes as a whole */
+#define LONGEST_LINE APPEND_SYNCED_LINE
 #define MOST_ARGUMENTS (64u << 20)
 #define MOST_WORD_BYTES (1ull << 30)
 
@@ -22,11 +25,11 @@ enum scanned { SCANNED, SCANNED_SHORT, SCANNED_WRONG, SCANNED_NO_MEMORY };
 struct scan {
     const uint8_t *bytes;
     size_t length, at;
-    const char *wrong; /* what was expected there */
+    const char *wrong; /* what is wrong there */
 };
 
 void append_reader_open(struct append_reader *reader, int descriptor, uint64_t size, const char *name) {
-    *reader = (struct append_reader){.descriptor = descriptor, .size = size, .end = size, .name = name};
+    *reader = (struct append_reader){.descriptor = descriptor, .size = size, .name = name};
 }
 
 void append_reader_close(struct append_reader *reader) {
@@ -39,7 +42,7 @@ void append_reader_close(struct append_reader *reader) {
 /* "*12\r\n" */
 static enum scanned scan_number(struct scan *scan, char type, uint64_t most, uint64_t *number) {
     size_t at = scan->at;
-    scan->wrong = type == '*' ? "the number of words of a command" : "the length of a word";
+    scan->wrong = type == '*' ? "expected the number of words of a command" : "expected the length of a word";
     if (at == scan->length) return SCANNED_SHORT;
     if (scan->bytes[at++] != type) return SCANNED_WRONG;
     *number = 0;
@@ -60,15 +63,16 @@ static enum scanned scan_word(struct scan *scan, struct append_argument *word) {
     uint64_t length;
     enum scanned scanned = scan_number(scan, '$', MOST_WORD_BYTES, &length);
     if (scanned != SCANNED) return scanned;
-    scan->wrong = "the end of a word";
+    scan->wrong = "expected the end of a word";
     if (scan->length - scan->at < length + 2) {
         /* Enough may be here to see that it is wrong, but it costs nothing to wait for all of it. */
         return SCANNED_SHORT;
     }
     word->data = scan->bytes + scan->at;
     word->length = (size_t)length;
+    scan->at += (size_t)length;
     if (word->data[length] != '\r' || word->data[length + 1] != '\n') return SCANNED_WRONG;
-    scan->at += (size_t)length + 2;
+    scan->at += 2;
     return SCANNED;
 }
 
@@ -94,34 +98,19 @@ static bool is_word(const struct append_reader *reader, uint32_t argc, const cha
     return argc == 1 && name->length == strlen(word) && strncasecmp((const char *)name->data, word, name->length) == 0;
 }
 
-/* A command, or a transaction to its EXEC: a file that ends before it ends within it. */
-static enum scanned scan_unit(struct append_reader *reader, struct scan *scan) {
-    uint32_t argc;
-    enum scanned scanned = scan_command(reader, scan, &argc);
-    if (scanned != SCANNED || !is_word(reader, argc, "multi")) return scanned;
-    do {
-        /* A checksum may stand inside: a script may take longer than what is handed over at once. */
-        while (scan->at < scan->length && scan->bytes[scan->at] == '#') {
-            if (scan->length - scan->at < APPEND_CHECKSUM_LINE) return SCANNED_SHORT;
-            scan->at += APPEND_CHECKSUM_LINE;
-        }
-        scanned = scan_command(reader, scan, &argc);
-    } while (scanned == SCANNED && !is_word(reader, argc, "exec"));
-    return scanned;
+static bool is_synced_line(const uint8_t *bytes, size_t length) {
+    return length >= 2 && memcmp(bytes, APPEND_SYNCED_FORMAT, 2) == 0;
+}
+
+/* Of a line that begins with '#'. */
+static size_t length_of_line(const uint8_t *bytes, size_t length) {
+    return is_synced_line(bytes, length) ? APPEND_SYNCED_LINE : APPEND_CHECKSUM_LINE;
 }
 
 /* ---- the window ---------------------------------------------------------------------------------------------------- */
 
 static const uint8_t *bytes_of(const struct append_reader *reader) {
     return reader->window + reader->start;
-}
-
-/* Drops the first bytes of the window, which were handed out. */
-static void pass(struct append_reader *reader, size_t length) {
-    reader->checksum = crc32c(reader->checksum, bytes_of(reader), length);
-    reader->start += length;
-    reader->length -= length;
-    reader->at += length;
 }
 
 static ssize_t read_at(const struct append_reader *reader, void *out, size_t length, uint64_t at, struct error *error) {
@@ -149,144 +138,205 @@ static int make_room(struct append_reader *reader, struct error *error) {
  * proportion to its length. 0: there is no more. */
 static int read_more(struct append_reader *reader, struct error *error) {
     uint64_t from = reader->at + reader->length;
-    if (from >= reader->end) return 0;
+    if (from >= reader->size) return 0;
     if (make_room(reader, error)) return -1;
     size_t room = reader->capacity - reader->length;
-    if (room > reader->end - from) room = (size_t)(reader->end - from);
+    if (room > reader->size - from) room = (size_t)(reader->size - from);
     ssize_t got = read_at(reader, reader->window + reader->length, room, from, error);
     if (got > 0) reader->length += (size_t)got;
     return got < 0 ? -1 : got > 0;
 }
 
-static enum append_read corrupt(const struct append_reader *reader, uint64_t at, const char *what,
+/* ---- walking ahead ------------------------------------------------------------------------------------------------- */
+
+/* A transaction is of use as a whole, and only once its EXEC is there: nothing from its MULTI on is handed out before. */
+static void hand_out_until_here(struct append_reader *reader) {
+    reader->safe = reader->in_transaction ? reader->transaction_at : reader->walked;
+    reader->checksum = reader->in_transaction ? reader->transaction_checksum : reader->walked_checksum;
+}
+
+static void walk(struct append_reader *reader, const uint8_t *bytes, size_t length) {
+    reader->walked_checksum = crc32c(reader->walked_checksum, bytes, length);
+    reader->walked += length;
+}
+
+static enum scanned walk_line(struct append_reader *reader, struct scan *scan) {
+    char expected[APPEND_CHECKSUM_LINE + 1];
+    size_t length = length_of_line(scan->bytes, scan->length);
+    if (scan->length < length) return SCANNED_SHORT;
+    if (length == APPEND_SYNCED_LINE) {
+        walk(reader, scan->bytes, length);
+        return SCANNED;
+    }
+    snprintf(expected, sizeof expected, APPEND_CHECKSUM_FORMAT, reader->walked_checksum);
+    scan->wrong = "the checksum does not agree with what stands before it";
+    if (memcmp(scan->bytes, expected, length) != 0) return SCANNED_WRONG;
+    walk(reader, scan->bytes, length);
+    reader->checked_at = reader->walked;
+    hand_out_until_here(reader);
+    return SCANNED;
+}
+
+static enum scanned walk_command(struct append_reader *reader, struct scan *scan) {
+    uint32_t argc;
+    enum scanned scanned = scan_command(reader, scan, &argc);
+    if (scanned != SCANNED) return scanned;
+    if (is_word(reader, argc, "multi")) {
+        reader->in_transaction = true;
+        reader->transaction_at = reader->walked;
+        reader->transaction_checksum = reader->walked_checksum;
+    } else if (is_word(reader, argc, "exec")) {
+        reader->in_transaction = false;
+    }
+    walk(reader, scan->bytes, scan->at);
+    return SCANNED;
+}
+
+/* ---- the tail ------------------------------------------------------------------------------------------------------ */
+
+/* What stands behind the last checksum that agrees. */
+struct tail {
+    bool has_checksum; /* a line that looks like one */
+    bool has_hole; /* a sector of zeros */
+    uint64_t synced; /* so many bytes were on the disk, as it says */
+};
+
+/* `bytes` are the file's from `from` on. A line begins after another; one in a client's value need not. */
+static void look_at_lines(struct tail *tail, const uint8_t *bytes, uint64_t from, size_t length, size_t most) {
+    char expected[APPEND_SYNCED_LINE + 1];
+    for (const uint8_t *at = bytes; (at = memchr(at, '#', most - (size_t)(at - bytes))); at++) {
+        size_t left = length - (size_t)(at - bytes);
+        uint64_t synced = 0;
+        if (at > bytes && at[-1] != '\n') continue;
+        if (left >= APPEND_CHECKSUM_LINE && memcmp(at, APPEND_CHECKSUM_FORMAT, 5) == 0 &&
+            memcmp(at + 13, "\r\n", 2) == 0)
+            tail->has_checksum = true;
+        if (left < APPEND_SYNCED_LINE || !is_synced_line(at, left)) continue;
+        for (const uint8_t *digit = at + 8; digit < at + 20; digit++)
+            synced = synced << 4 | (uint64_t)(*digit <= '9' ? *digit - '0' : *digit - 'a' + 10);
+        append_synced_line(synced, expected);
+        bool is_whole = memcmp(at, expected, APPEND_SYNCED_LINE) == 0;
+        if (is_whole && synced <= from + (uint64_t)(at - bytes) && synced > tail->synced) tail->synced = synced;
+    }
+}
+
+static bool are_zeros(const uint8_t *bytes, size_t length) {
+    return length == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, length - 1) == 0);
+}
+
+/* Whether one of the next bytes, which are not what was expected, begins zeros that end with its sector, or the file. */
+static int ends_in_zeros(const struct append_reader *reader, uint64_t at, struct error *error) {
+    uint8_t bytes[LONGEST_LINE + SECTOR_BYTES];
+    ssize_t got = read_at(reader, bytes, sizeof bytes, at, error);
+    if (got < 0) return -1;
+    const uint8_t *zero = memchr(bytes, 0, (size_t)got < LONGEST_LINE ? (size_t)got : LONGEST_LINE);
+    if (!zero) return 0;
+    uint64_t from = at + (uint64_t)(zero - bytes), end = from / SECTOR_BYTES * SECTOR_BYTES + SECTOR_BYTES;
+    if (end > reader->size) end = reader->size;
+    return are_zeros(zero, (size_t)(end - from));
+}
+
+/* A hole is looked for before `until`: zeros behind what is wrong are no reason for it. */
+static int look_at_tail(const struct append_reader *reader, uint64_t until, struct tail *tail, struct error *error) {
+    static const size_t part = 128 * SECTOR_BYTES;
+    uint8_t *bytes = memory_alloc(part + LONGEST_LINE);
+    if (!bytes) return error_set(error, ERROR_GENERIC, "no memory to look at the end of %s", reader->name);
+    uint64_t at = reader->checked_at;
+    ssize_t got = 0;
+    while (at < reader->size && (got = read_at(reader, bytes, part + LONGEST_LINE, at, error)) > 0) {
+        uint64_t next = at / part * part + part;
+        size_t length = (size_t)got, most = next - at < length ? (size_t)(next - at) : length;
+        size_t sector = (size_t)((SECTOR_BYTES - at % SECTOR_BYTES) % SECTOR_BYTES);
+        look_at_lines(tail, bytes, at, length, most);
+        for (; sector + SECTOR_BYTES <= most && at + sector < until && !tail->has_hole; sector += SECTOR_BYTES)
+            tail->has_hole = are_zeros(bytes + sector, SECTOR_BYTES);
+        at += most;
+    }
+    memory_free(bytes);
+    return got < 0 ? -1 : 0;
+}
+
+static enum append_read corrupt(const struct append_reader *reader, uint64_t at, const char *what, uint64_t synced,
                                 struct error *error) {
+    char had[80] = "";
+    if (synced > reader->checked_at) snprintf(had, sizeof had, "; the disk had all before byte %" PRIu64, synced);
     error_set(error, ERROR_GENERIC,
-              "%s, byte %" PRIu64 ": %s (what stands before byte %" PRIu64 " agrees with its checksums)", reader->name,
-              at, what, reader->checked_at);
+              "%s, byte %" PRIu64 ": %s (what stands before byte %" PRIu64 " agrees with its checksums%s)",
+              reader->name, at, what, reader->checked_at, had);
     return APPEND_READ_CORRUPT;
 }
 
-static enum append_read check_line(struct append_reader *reader, struct error *error) {
-    char expected[APPEND_CHECKSUM_LINE + 1];
-    snprintf(expected, sizeof expected, APPEND_CHECKSUM_FORMAT, reader->checksum);
-    if (memcmp(bytes_of(reader), expected, APPEND_CHECKSUM_LINE) != 0)
-        return corrupt(reader, reader->at, "the checksum does not agree with what stands before it", error);
-    pass(reader, APPEND_CHECKSUM_LINE);
-    reader->checked_at = reader->at;
-    return APPEND_READ_COMMAND;
-}
-
-/* ---- the end ------------------------------------------------------------------------------------------------------- */
-
-/* The last checksum of the window; NULL: none follows. */
-static const uint8_t *last_checksum(const struct append_reader *reader) {
-    const uint8_t *bytes = bytes_of(reader), *last = NULL;
-    for (size_t i = 0; i + APPEND_CHECKSUM_LINE <= reader->length; i++) {
-        const uint8_t *found = memchr(bytes + i, '#', reader->length - i - APPEND_CHECKSUM_LINE + 1);
-        if (!found) break;
-        i = (size_t)(found - bytes);
-        if (memcmp(found, "#CRC:", 5) == 0 && memcmp(found + 13, "\r\n", 2) == 0 && (i == 0 || found[-1] == '\n'))
-            last = found;
+/* What the walk has come to is no command and no line, or ends before its end: see the header. */
+static enum append_read judge(struct append_reader *reader, enum scanned scanned, const struct scan *scan,
+                              struct error *error) {
+    uint64_t at = reader->walked + (scanned == SCANNED_WRONG ? scan->at : 0);
+    struct tail tail = {0};
+    uint64_t until = scanned == SCANNED_WRONG ? at + 1 : reader->size;
+    if (look_at_tail(reader, until, &tail, error) < 0) return APPEND_READ_FAILED;
+    if (scanned == SCANNED_WRONG && !tail.has_hole) {
+        int zeros = ends_in_zeros(reader, at, error);
+        if (zeros < 0) return APPEND_READ_FAILED;
+        tail.has_hole = zeros;
     }
-    return last;
-}
-
-/* Whether what the window begins with was cut off, and not damaged: see the header. */
-static bool was_cut_off(const struct append_reader *reader) {
-    const uint8_t *last = last_checksum(reader);
-    if (!last) return true;
-    char expected[APPEND_CHECKSUM_LINE + 1];
-    uint32_t checksum = crc32c(reader->checksum, bytes_of(reader), (size_t)(last - bytes_of(reader)));
-    snprintf(expected, sizeof expected, APPEND_CHECKSUM_FORMAT, checksum);
-    return memcmp(last, expected, APPEND_CHECKSUM_LINE) == 0;
-}
-
-/* A system that went down may have left zeros where it had not written yet: the file then ends before them. 1: it was
- * found to end sooner than was thought. */
-static int cut_zeros(struct append_reader *reader, struct error *error) {
-    uint8_t tail[4096];
-    uint64_t end = reader->end;
-    while (end > reader->at) {
-        size_t length = end - reader->at < sizeof tail ? (size_t)(end - reader->at) : sizeof tail;
-        ssize_t got = read_at(reader, tail, length, end - length, error);
-        if (got < 0) return -1;
-        if ((size_t)got < length) break;
-        while (length > 0 && tail[length - 1] == 0) {
-            length--;
-            end--;
+    if (tail.synced <= reader->checked_at) {
+        if (tail.has_hole) return APPEND_READ_TORN;
+        if (scanned == SCANNED_SHORT && !tail.has_checksum) {
+            hand_out_until_here(reader);
+            return reader->safe == reader->size ? APPEND_READ_END : APPEND_READ_TORN;
         }
-        if (length > 0) break;
     }
-    if (end == reader->end) return 0;
-    reader->end = end;
-    if (reader->at + reader->length > end) reader->length = (size_t)(end - reader->at);
-    return 1;
+    const char *what = scanned == SCANNED_WRONG ? scan->wrong
+                       : tail.has_checksum ? "what begins here has no end before the file's, though a checksum follows"
+                                           : "what begins here has no end before the file's";
+    return corrupt(reader, at, what, tail.synced, error);
 }
 
-/* ---- units --------------------------------------------------------------------------------------------------------- */
+/* ---- handing out --------------------------------------------------------------------------------------------------- */
 
-static enum append_read at_the_end(const struct append_reader *reader, struct error *error) {
-    if (reader->length == 0) return reader->end < reader->size ? APPEND_READ_TORN : APPEND_READ_END;
-    if (was_cut_off(reader)) return APPEND_READ_TORN;
-    return corrupt(reader, reader->at, "what begins here has no end before the file's, though a checksum follows",
-                   error);
-}
-
-/* Brings the next unit, whole, to the window's start. APPEND_READ_COMMAND: it is there, reader->left bytes of it. */
-static enum append_read next_unit(struct append_reader *reader, struct error *error) {
-    for (;;) {
-        bool is_checksum = reader->length > 0 && *bytes_of(reader) == '#';
-        if (is_checksum && reader->length >= APPEND_CHECKSUM_LINE) {
-            enum append_read checked = check_line(reader, error);
-            int cut = checked == APPEND_READ_COMMAND ? 1 : cut_zeros(reader, error);
-            if (cut <= 0) return cut < 0 ? APPEND_READ_FAILED : checked;
-            continue;
-        }
-        struct scan scan = {.bytes = bytes_of(reader), .length = reader->length};
-        enum scanned scanned = reader->length > 0 && !is_checksum ? scan_unit(reader, &scan) : SCANNED_SHORT;
-        if (scanned == SCANNED) {
-            reader->left = scan.at;
-            return APPEND_READ_COMMAND;
-        }
+/* Until there is something to hand out, or, with reader->outcome, nothing is left. */
+static void walk_on(struct append_reader *reader, struct error *error) {
+    while (reader->outcome == APPEND_READ_COMMAND && reader->safe == reader->at) {
+        size_t walked = (size_t)(reader->walked - reader->at);
+        struct scan scan = {.bytes = bytes_of(reader) + walked, .length = reader->length - walked};
+        enum scanned scanned = scan.length == 0       ? SCANNED_SHORT
+                               : scan.bytes[0] == '#' ? walk_line(reader, &scan)
+                                                      : walk_command(reader, &scan);
+        if (scanned == SCANNED) continue;
         if (scanned == SCANNED_NO_MEMORY) {
             error_set(error, ERROR_GENERIC, "no memory for the words of a command of %s", reader->name);
-            return APPEND_READ_FAILED;
+            reader->outcome = APPEND_READ_FAILED;
+            return;
         }
-        int more = scanned == SCANNED_WRONG ? cut_zeros(reader, error) : read_more(reader, error);
-        if (more < 0) return APPEND_READ_FAILED;
-        if (more > 0) continue;
-        if (scanned == SCANNED_SHORT) return at_the_end(reader, error);
-        char what[120];
-        snprintf(what, sizeof what, "expected %s", scan.wrong);
-        return corrupt(reader, reader->at + scan.at, what, error);
+        int more = scanned == SCANNED_SHORT ? read_more(reader, error) : 0;
+        if (more < 0) reader->outcome = APPEND_READ_FAILED;
+        if (more == 0)
+            reader->outcome = reader->safe == reader->size ? APPEND_READ_END : judge(reader, scanned, &scan, error);
     }
 }
 
-/* Checksums that stand inside a transaction. */
-static enum append_read check_inside(struct append_reader *reader, struct error *error) {
-    while (reader->left > 0 && *bytes_of(reader) == '#') {
-        enum append_read checked = check_line(reader, error);
-        if (checked != APPEND_READ_COMMAND) return checked;
-        reader->left -= APPEND_CHECKSUM_LINE;
-    }
-    return APPEND_READ_COMMAND;
+static void pass(struct append_reader *reader, size_t length) {
+    reader->start += length;
+    reader->length -= length;
+    reader->at += length;
 }
 
 enum append_read append_reader_next(struct append_reader *reader, uint32_t *argc,
                                     const struct append_argument **arguments, struct error *error) {
     for (;;) {
-        if (reader->taken > 0) pass(reader, reader->taken);
+        pass(reader, reader->taken);
         reader->taken = 0;
-        enum append_read found = reader->left > 0 ? check_inside(reader, error) : APPEND_READ_COMMAND;
-        if (found == APPEND_READ_COMMAND && reader->left == 0) found = next_unit(reader, error);
-        if (found != APPEND_READ_COMMAND) return found;
-        struct scan scan = {.bytes = bytes_of(reader), .length = reader->left};
+        walk_on(reader, error);
+        if (reader->at == reader->safe) return reader->outcome;
+        struct scan scan = {.bytes = bytes_of(reader), .length = (size_t)(reader->safe - reader->at)};
+        if (scan.bytes[0] == '#') {
+            reader->taken = length_of_line(scan.bytes, scan.length);
+            continue;
+        }
         if (scan_command(reader, &scan, argc) != SCANNED) {
             error_set(error, ERROR_GENERIC, "no memory for the words of a command of %s", reader->name);
             return APPEND_READ_FAILED;
         }
         reader->taken = scan.at;
-        reader->left -= scan.at;
         *arguments = reader->arguments;
         if (!is_word(reader, *argc, "multi") && !is_word(reader, *argc, "exec")) return APPEND_READ_COMMAND;
     }

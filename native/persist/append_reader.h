@@ -1,12 +1,17 @@
 /* append_reader: the commands of an increment, in order; its checksums are checked on the way. The commands between a
  * MULTI and its EXEC are handed out as one unit, or not at all.
  *
- * How a torn end is distinguished from damage: the writer ends everything that it writes at once with a checksum. So
- * if a crash cut off the end of a write, or left it as zeros, no checksum follows. If the last unit is incomplete and
- * no checksum follows it, the end is torn, and the file can be cut there. So it can if the last checksum that follows
- * agrees with everything before it: a script took longer than what is written at once, and the server ended before the
- * script did. In any other case bytes have changed after they were written, and the file is corrupt. A transaction is never handed out in part, because all of a unit is in
- * memory before its first command is handed out. */
+ * Every write ends with a checksum of all that stands before it, and what stands before one that agrees is as it was written.
+ * Only that is handed out, and at the file's end what is complete. What a loss of power leaves of writes that were not brought
+ * to the disk:
+ *   - the end is missing. Then what is incomplete is followed by no checksum.
+ *   - sectors are missing, with later ones behind them, since a disk writes in any order. They read as zeros: the rest of a
+ *     sector, or a whole one.
+ * Both are torn tails, and the file can be cut after the last whole unit that agrees. Anything else has changed after it was
+ * written, and the file is corrupt. So it is where zeros stand in what had been brought to the disk: each write after an fsync
+ * says in a line how far the file was on the disk then (append_writer.h). No line tells that of the last fsync, unless
+ * something was written after it. So zeros that damage has put into what was brought to the disk by the last fsync alone pass
+ * for a torn tail. */
 #ifndef REPLAY_PERSIST_APPEND_READER_H
 #define REPLAY_PERSIST_APPEND_READER_H
 
@@ -25,15 +30,21 @@ struct append_reader {
     int descriptor;
     const char *name;     /* for messages */
     uint64_t size;        /* of the file */
-    uint64_t at;          /* all before it was handed out, or was a checksum */
-    uint32_t checksum;    /* of what stands before `at` */
+    uint64_t at;          /* all before it was handed out */
+    uint64_t safe;        /* all before it may be */
+    uint32_t checksum;    /* of what stands before `safe` */
     uint64_t checked_at;  /* all before it agrees with a checksum */
+    uint64_t walked;      /* all before it was looked at */
+    uint32_t walked_checksum;
+    bool in_transaction;  /* there; where it begins: */
+    uint64_t transaction_at;
+    uint32_t transaction_checksum;
     uint8_t *window;      /* `length` bytes of it, from `start` on, are the file's from `at` on */
     size_t start, length, capacity;
-    uint64_t end;         /* where zeros begin that nothing follows; size: there are none */
-    size_t taken, left;   /* of the unit in hand: bytes handed out, bytes still to hand out */
+    size_t taken;         /* bytes of the command in hand */
     struct append_argument *arguments;
     uint32_t argument_capacity;
+    unsigned outcome;     /* enum append_read: of the walk; APPEND_READ_COMMAND: it goes on */
 };
 
 enum append_read {

@@ -2,8 +2,9 @@
  * writes what was handed over, adds a checksum, and calls fdatasync if it was asked to. One buffer is on its way at a
  * time, so that many changes share one write and one fdatasync.
  *
- * A checksum is a line "#CRC:0123abcd\r\n": CRC-32C of all bytes of the file before it. Readers of Redis's own files
- * pass over such lines.
+ * A checksum is a line "#CRC:0123abcd\r\n": CRC-32C of all bytes of the file before it. "#SYNCED:00000000abcd:0123abcd\r\n"
+ * says that so many bytes of the file were on the disk when it was written; its own CRC-32C follows. Readers of Redis's own
+ * files pass over such lines.
  *
  * Why the file always holds the oldest changes, complete and in order:
  *   - Only this thread writes to it, at its end, one buffer after the other, in the order in which the owner added.
@@ -12,8 +13,9 @@
  *     `broken`.
  *   - `synced` counts what was written before a successful fdatasync began. After a failed one it is unknown what the
  *     disk has: the job is `broken` as well, and only new files help.
- *   - After a crash the end may be cut off, or read as zeros. Each write ends with a checksum, so the reader can tell
- *     such an end from damage (append_reader.h).
+ *   - After a crash the end may be cut off, or have zeros in the place of what had not reached the disk. Each write ends with
+ *     a checksum, and the first one after an fsync begins with how much of the file that had brought to the disk, so the
+ *     reader can tell such an end from damage (append_reader.h).
  *   - The manifest names an increment only once that file is on the disk by its name, and a file is removed only once no manifest on the
  *     disk can name it.
  * This would break if anything else wrote to the file, or if a reply that waits for the disk were released at
@@ -33,6 +35,8 @@
 
 #define APPEND_CHECKSUM_LINE 15u
 #define APPEND_CHECKSUM_FORMAT "#CRC:%08" PRIx32 "\r\n"
+#define APPEND_SYNCED_LINE 31u
+#define APPEND_SYNCED_FORMAT "#SYNCED:%012" PRIx64
 
 enum append_job_kind { APPEND_WRITE, APPEND_SWITCH };
 
@@ -69,8 +73,13 @@ struct append_writer {
     int descriptor;              /* -1: none */
     char name[NAME_MAX + 1];
     uint64_t size;
+    uint64_t begun;              /* so far the disk was told to begin */
+    uint64_t synced_size;        /* so much of the file is on the disk … */
+    uint64_t told_size;          /* … and so much of it the file tells of */
     uint32_t checksum;
 };
+
+void append_synced_line(uint64_t size, char line[APPEND_SYNCED_LINE + 1]);
 
 /* `finished` is called on the writer's thread when there is something for append_writer_collect. The folder's descriptor
  * becomes the writer's. NULL: memory or threads are exhausted. */
@@ -78,9 +87,10 @@ struct append_writer *append_writer_new(int folder, void (*finished)(void *conte
 /* Waits for what is on its way; what was not handed over is lost. */
 void append_writer_free(struct append_writer *writer);
 
-/* Goes on with a file that was read: its size and the checksum of its bytes. */
+/* Goes on with a file that was read: its size, the checksum of its bytes, and whether it ends with that. Returns once all of
+ * it is on the disk by its name, since what a server that was killed had written need not be. */
 int append_writer_continue(struct append_writer *writer, const char *name, uint64_t size, uint32_t checksum,
-                           struct error *error);
+                           bool is_checked, struct error *error);
 
 /* Hands over all that was added, `sync`: to be brought to the disk. Nothing may be on its way. */
 void append_writer_hand_over(struct append_writer *writer, bool sync);

@@ -150,7 +150,7 @@ def run_tests(tests: Sequence[str]) -> tuple[str, str]:
         return "passed", ""
     if "+ Timeout +" in said:
         return "hung", "a test's time was over"
-    if process.returncode != 1 or failed is None or ("::test_c" in failed[1] and "ERROR " + failed[1] in said):
+    if process.returncode != 1 or failed is None or ("test_native.py" in failed[1] and "ERROR " + failed[1] in said):
         return "broken", said[-2000:]
     return "failed", failed[1]
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "base/sha1.h"
+#include "replay/table_ragged.h"
 #include "replay/table_state.h"
 #include "server/replay/gradients_registry.h"
 #include "server/replay/replay_registry.h"
@@ -44,17 +45,31 @@ static inline void mix_item(uint64_t *sum, const struct table *table, uint32_t s
     if (table->config.max_times_sampled) mix_number(sum, table->items.slot[slot].times_sampled);
     for (uint32_t i = 0; i < table->config.columns; i++) {
         const struct column *column = &table->config.column[i];
-        if (column->kind == COLUMN_STEP || column_is_ragged(column)) continue;
-        uint8_t *value = malloc(column->item_bytes + 1);
-        CHECK(value);
-        table_gather(table, i, &slot, 1, value);
-        mix(sum, value, column->item_bytes);
-        free(value);
+        if (column->kind == COLUMN_STEP) continue;
+        static uint8_t value[4096]; /* no test's are longer */
+        size_t length =
+            column_is_ragged(column) ? table_ragged_rows(table, i, &slot, 1) * column->row_bytes : column->item_bytes;
+        CHECK(length <= sizeof value);
+        if (column_is_ragged(column))
+            table_ragged_gather(table, i, &slot, 1, value);
+        else
+            table_gather(table, i, &slot, 1, value);
+        mix_number(sum, length);
+        mix(sum, value, length);
     }
 }
 
-/* Settings, counters and items, in their order. */
-static inline uint64_t sum_of_table(const struct table *table) {
+static inline void trace_table(const struct table *table) {
+    struct table_info info;
+    table_info(table, &info);
+    fprintf(stderr, "table %s: %llu items of %llu, sampled %llu, removed %llu, updates %llu, closed %d\n",
+            table->config.name, (unsigned long long)info.size, (unsigned long long)info.added,
+            (unsigned long long)info.sampled, (unsigned long long)info.removed,
+            (unsigned long long)info.updates_applied, info.closed);
+}
+
+/* Settings and counters, one of which changes with every change of an item. */
+static inline uint64_t sum_of_counters(const struct table *table) {
     struct table_info info;
     uint64_t sum = 0xcbf29ce484222325ull;
     table_info(table, &info);
@@ -68,11 +83,13 @@ static inline uint64_t sum_of_table(const struct table *table) {
     mix_number(&sum, info.updates_applied);
     mix_number(&sum, info.closed);
     mix(&sum, &table->random, sizeof table->random);
-    if (tracing)
-        fprintf(stderr, "table %s: %llu items of %llu, sampled %llu, removed %llu, updates %llu, closed %d\n",
-                table->config.name, (unsigned long long)info.size, (unsigned long long)info.added,
-                (unsigned long long)info.sampled, (unsigned long long)info.removed,
-                (unsigned long long)info.updates_applied, info.closed);
+    return sum;
+}
+
+/* And items, in their order. */
+static inline uint64_t sum_of_table(const struct table *table) {
+    uint64_t sum = sum_of_counters(table);
+    if (tracing) trace_table(table);
     uint32_t slot = table->order.oldest;
     for (; slot != SLOT_NONE; slot = table->items.slot[slot].newer) mix_item(&sum, table, slot);
     return sum;
@@ -103,15 +120,15 @@ static inline void trace_key(unsigned database, const struct dict_entry *entry) 
             database, digest.bytes[0], digest.bytes[1], digest.bytes[2]);
 }
 
-static inline uint64_t sum_of_tables(void) {
+static inline uint64_t sum_of_tables(uint64_t (*sum_of)(const struct table *table)) {
     uint64_t sum = 0;
     for (const struct replay_entry *entry = server->replay->tables->entries; entry; entry = entry->next)
-        if (entry->table->config.durable) sum += sum_of_table(entry->table);
+        if (entry->table->config.durable) sum += sum_of(entry->table);
     return sum;
 }
 
 static inline void take_content(struct content *content) {
-    *content = (struct content){.tables = sum_of_tables()};
+    *content = (struct content){.tables = sum_of_tables(sum_of_table)};
     for (unsigned database = 0; database < STORE_DATABASES; database++) {
         struct dict_position position = {0};
         int64_t at_ms;

@@ -5,9 +5,11 @@
  * Files are real ones, so that what runs sees what it wrote. Beside them stands what a failure of the machine would
  * leave: for each file its bytes as of the last fsync, and the writes and cuts since; for the folder its names as of its
  * last fsync, and the changes of names since. `disk_end` chooses what survives of those:
- *   - a kill of the process loses nothing that was written;
- *   - a loss of power keeps any of the changes of names, and of each file some of its writes, oldest first, the next of
- *     them in part, at times with zeros in the place of the rest. Nothing else survives.
+ *   - a kill of the process loses nothing that was written, and brings nothing to the disk either: a loss of power after the
+ *     next start may still take it;
+ *   - a loss of power keeps any of the changes of names, and of each file some of its writes: the oldest, and the next of
+ *     them in part, at times with zeros in the place of the rest; or any sectors, each as one of the writes left it, with
+ *     zeros where none of them has reached the disk, and any length that the file has had. Nothing else survives.
  * After an fsync that failed, what had been written may never reach the disk, though later fsyncs succeed, as on Linux.
  * A worker's job is done when `machine_work` says so, on the thread of the test: between any two turns of the loop, or late. */
 #ifndef REPLAY_TESTS_SIMULATED_MACHINE_H
@@ -25,12 +27,14 @@
 
 #include "base/clock.h"
 #include "base/random.h"
+#include "base/sha1.h"
 #include "base/worker.h"
 #include "check.h"
 
 #define DISK_FOLDER "appendonlydir" /* the one that is simulated, below the current one */
 #define DISK_FILES 256u
 #define DISK_DESCRIPTORS 1024
+#define DISK_SECTOR 512u
 
 static struct random_state chance;
 
@@ -76,6 +80,24 @@ uint64_t __wrap_random_entropy(void) {
 bool __wrap_random_secret(void *bytes, size_t length) {
     for (size_t i = 0; i < length; i++) ((uint8_t *)bytes)[i] = (uint8_t)random_next(&chance);
     return true;
+}
+
+/* Digests are only compared with each other here, and most of a seed's time was SHA-1. */
+void __wrap_sha1(const void *data, size_t length, uint8_t digest[SHA1_BYTES]);
+
+void __wrap_sha1(const void *data, size_t length, uint8_t digest[SHA1_BYTES]) {
+    uint64_t a = 0x9e3779b97f4a7c15ull ^ length, b = 0xc2b2ae3d27d4eb4full, word;
+    const uint8_t *bytes = data;
+    for (; length > 0; length -= length < sizeof word ? length : sizeof word, bytes += sizeof word) {
+        word = 0;
+        memcpy(&word, bytes, length < sizeof word ? length : sizeof word);
+        a = (a ^ word) * 0xff51afd7ed558ccdull;
+        b = (b ^ (a >> 29) ^ word) * 0xc4ceb9fe1a85ec53ull;
+        a ^= b >> 32;
+    }
+    memcpy(digest, &a, sizeof a);
+    memcpy(digest + sizeof a, &b, sizeof b);
+    memset(digest + sizeof a + sizeof b, 0, SHA1_BYTES - sizeof a - sizeof b);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------------------------------- */
@@ -210,6 +232,7 @@ struct bytes {
 
 struct file {
     struct bytes synced;
+    size_t fsynced; /* so many bytes of that by fsync: the rest has survived by chance */
     struct change *first, **end; /* since then */
     size_t length; /* with them */
 };
@@ -224,14 +247,15 @@ static struct file files[DISK_FILES];
 static uint32_t file_count;
 static struct name *names_synced, *names_now; /* no name twice */
 static struct name *name_changes, **name_changes_end = &name_changes; /* since the last fsync of the folder */
-enum { NOT_OURS, IS_FOLDER, IS_FILE };
+enum { NOT_OURS, IS_FOLDER, IS_FILE, IS_READ };
 static struct {
     int kind, file;
 } descriptors[DISK_DESCRIPTORS];
-static bool disk_is_gone; /* the process was killed: nothing that it does reaches the disk */
+static bool disk_is_gone; /* the process has ended: nothing that it does reaches the disk */
 static uint32_t disk_ends_in; /* so many calls; 0: it goes on */
-static enum disk_end { DISK_KILLED, DISK_WITHOUT_POWER } disk_end_then;
+static enum disk_end { DISK_KILLED, DISK_WITHOUT_POWER } disk_end_then, disk_ended_by;
 static uint32_t disk_failure; /* one call in so many fails; 0: none does */
+static uint32_t disk_read_failure; /* and of those that read */
 static uint64_t disk_calls, disk_failures;
 static uint64_t disk_ended_us;
 static uint64_t disk_failed_us; /* when a call failed first; 0: none has */
@@ -242,6 +266,8 @@ int __real_close(int descriptor);
 ssize_t __real_writev(int descriptor, const struct iovec *pieces, int count);
 int __real_fsync(int descriptor);
 int __real_fdatasync(int descriptor);
+ssize_t __real_read(int descriptor, void *bytes, size_t length);
+ssize_t __real_pread(int descriptor, void *bytes, size_t length, off_t at);
 int __real_ftruncate(int descriptor, off_t length);
 int __real_renameat(int folder, const char *from, int to_folder, const char *to);
 int __real_unlinkat(int folder, const char *name, int flags);
@@ -251,6 +277,8 @@ int __wrap_close(int descriptor);
 ssize_t __wrap_writev(int descriptor, const struct iovec *pieces, int count);
 int __wrap_fsync(int descriptor);
 int __wrap_fdatasync(int descriptor);
+ssize_t __wrap_read(int descriptor, void *bytes, size_t length);
+ssize_t __wrap_pread(int descriptor, void *bytes, size_t length, off_t at);
 int __wrap_ftruncate(int descriptor, off_t length);
 int __wrap_renameat(int folder, const char *from, int to_folder, const char *to);
 int __wrap_unlinkat(int folder, const char *name, int flags);
@@ -274,6 +302,12 @@ static inline bool disk_fails(int error) {
     disk_failures++;
     if (disk_failed_us == 0) disk_failed_us = machine_us;
     errno = error;
+    return true;
+}
+
+static inline bool disk_read_fails(void) {
+    if (disk_read_failure == 0 || !one_in(disk_read_failure)) return false;
+    errno = EIO;
     return true;
 }
 
@@ -386,12 +420,13 @@ int __wrap_openat(int folder, const char *name, int flags, ...) {
     va_start(arguments, flags);
     mode_t mode = flags & O_CREAT ? va_arg(arguments, mode_t) : 0;
     va_end(arguments);
-    bool writes = kind_of(folder) == IS_FOLDER && (flags & O_ACCMODE) != O_RDONLY;
+    bool is_ours = kind_of(folder) == IS_FOLDER, writes = is_ours && (flags & O_ACCMODE) != O_RDONLY;
     bool ended = writes && disk_has_ended();
     if (writes && !ended && disk_fails(ENOSPC)) return -1;
+    if (is_ours && !writes && disk_read_fails()) return -1;
     int descriptor = __real_openat(folder, name, flags, mode);
     CHECK(descriptor < DISK_DESCRIPTORS);
-    if (descriptor >= 0) descriptors[descriptor].kind = NOT_OURS;
+    if (descriptor >= 0) descriptors[descriptor].kind = is_ours ? IS_READ : NOT_OURS;
     if (writes && descriptor >= 0) {
         descriptors[descriptor].kind = IS_FILE;
         if (!ended) open_file(descriptor, name, flags & O_TRUNC);
@@ -415,6 +450,14 @@ int __wrap_close(int descriptor) {
     return __real_close(descriptor);
 }
 
+ssize_t __wrap_read(int descriptor, void *bytes, size_t length) {
+    return kind_of(descriptor) != NOT_OURS && disk_read_fails() ? -1 : __real_read(descriptor, bytes, length);
+}
+
+ssize_t __wrap_pread(int descriptor, void *bytes, size_t length, off_t at) {
+    return kind_of(descriptor) != NOT_OURS && disk_read_fails() ? -1 : __real_pread(descriptor, bytes, length, at);
+}
+
 ssize_t __wrap_writev(int descriptor, const struct iovec *pieces, int count) {
     if (kind_of(descriptor) != IS_FILE) return __real_writev(descriptor, pieces, count);
     size_t length = 0;
@@ -434,7 +477,7 @@ ssize_t __wrap_writev(int descriptor, const struct iovec *pieces, int count) {
 
 int __wrap_fsync(int descriptor) {
     int kind = kind_of(descriptor);
-    if (kind == NOT_OURS || disk_has_ended()) return 0;
+    if (kind == NOT_OURS || kind == IS_READ || disk_has_ended()) return 0;
     bool fails = disk_fails(EIO);
     if (kind == IS_FOLDER) {
         if (fails) return -1;
@@ -447,6 +490,7 @@ int __wrap_fsync(int descriptor) {
         forget_changes(file); /* they are in memory alone, and count as written */
     else
         sync_file(file);
+    if (!fails) file->fsynced = file->synced.length;
     return fails ? -1 : 0;
 }
 
@@ -482,16 +526,49 @@ int __wrap_unlinkat(int folder, const char *name, int flags) {
 
 /* ---- the end of a process, and of its machine ------------------------------------------------------------------------ */
 
-/* Some of the changes of a file that no fsync has brought to the disk. */
-static inline void lose_changes(struct file *file) {
-    uint32_t count = 0, kept, way = below(4);
-    for (const struct change *change = file->first; change; change = change->next) count++;
-    kept = way == 0 ? 0 : way == 1 ? count : below(count + 1);
+/* The oldest, and a part of the next, perhaps with zeros in the place of what follows. */
+static inline void keep_oldest_changes(struct file *file, uint32_t kept, bool with_zeros) {
     const struct change *change = file->first;
     for (; kept > 0; change = change->next, kept--) apply_change(&file->synced, change, change->length);
-    if (!change || way == 0) return;
-    if (!change->cuts) apply_change(&file->synced, change, below((uint32_t)change->length + 1));
-    if (way == 3 && file->length > file->synced.length) resize(&file->synced, file->length);
+    if (change && !change->cuts) apply_change(&file->synced, change, below((uint32_t)change->length + 1));
+    if (change && with_zeros && file->length > file->synced.length) resize(&file->synced, file->length);
+}
+
+/* The file is as long as after `kept` changes. A sector is as one of the changes has left it that wrote to it, or as it was:
+ * most often as the last. Where a cut has survived, what it cut off has not. */
+static inline void keep_any_sectors(struct file *file, uint32_t kept) {
+    struct bytes now = {0}, *disk = &file->synced;
+    uint32_t lost = 2u << below(4), number = 0;
+    size_t length = disk->length;
+    resize(&now, disk->length);
+    if (disk->length > 0) memcpy(now.at, disk->at, disk->length);
+    for (const struct change *change = file->first; change; change = change->next, number++) {
+        if (change->cuts && number >= kept) break;
+        apply_change(&now, change, change->length);
+        if (change->cuts && disk->length > change->at) resize(disk, change->at);
+        size_t from = change->at / DISK_SECTOR * DISK_SECTOR, end = change->at + change->length;
+        for (; !change->cuts && from < end; from += DISK_SECTOR) {
+            size_t part = now.length - from < DISK_SECTOR ? now.length - from : DISK_SECTOR;
+            if (one_in(lost)) continue;
+            if (disk->length < from + part) resize(disk, from + part);
+            memcpy(disk->at + from, now.at + from, part);
+        }
+        if (number < kept) length = now.length;
+    }
+    resize(disk, length);
+    free(now.at);
+}
+
+/* Some of the changes of a file that no fsync has brought to the disk. */
+static inline void lose_changes(struct file *file) {
+    enum { KEEP_NOTHING, KEEP_ALL, KEEP_OLDEST, KEEP_OLDEST_AND_ZEROS, KEEP_SECTORS, KEEP_LENGTH };
+    uint32_t count = 0, way = below(KEEP_LENGTH + 1);
+    for (const struct change *change = file->first; change; change = change->next) count++;
+    if (count == 0 || way == KEEP_NOTHING) return;
+    if (way >= KEEP_SECTORS)
+        keep_any_sectors(file, way == KEEP_SECTORS ? below(count + 1) : count);
+    else
+        keep_oldest_changes(file, way == KEEP_ALL ? count : below(count + 1), way == KEEP_OLDEST_AND_ZEROS);
 }
 
 static inline void lose_names(void) {
@@ -510,43 +587,59 @@ static inline void remove_simulated_files(void) {
     if (folder) closedir(folder);
 }
 
-static inline void write_simulated_file(const struct name *name) {
+static inline void write_simulated_file(const struct name *name, const struct bytes *bytes) {
     char path[sizeof DISK_FOLDER + NAME_MAX + 1];
-    const struct bytes *bytes = &files[name->file].synced;
     snprintf(path, sizeof path, "%s/%s", DISK_FOLDER, name->name);
     int descriptor = __real_open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     CHECK(descriptor >= 0 && write(descriptor, bytes->at, bytes->length) == (ssize_t)bytes->length);
     __real_close(descriptor);
 }
 
+/* As processes see it: with what no fsync has brought to the disk yet. */
+static inline void write_seen_file(const struct name *name) {
+    struct file *file = &files[name->file];
+    struct bytes seen = {0};
+    resize(&seen, file->synced.length);
+    if (seen.length > 0) memcpy(seen.at, file->synced.at, seen.length);
+    for (const struct change *change = file->first; change; change = change->next)
+        apply_change(&seen, change, change->length);
+    file->length = seen.length;
+    write_simulated_file(name, &seen);
+    free(seen.at);
+}
+
 /* Nothing that the process does from now on reaches the disk; it is to be taken away before disk_begin. `disk_ends_in` and
  * `disk_end_then` make this happen before one of the next calls, in the middle of what they are part of. */
 static inline void disk_end(enum disk_end end) {
-    for (uint32_t i = 0; i < file_count; i++) {
-        if (end == DISK_KILLED)
-            sync_file(&files[i]);
-        else
-            lose_changes(&files[i]);
-        forget_changes(&files[i]);
-    }
-    if (end == DISK_KILLED)
-        for (const struct name *change = name_changes; change; change = change->next) apply_name(&names_synced, change);
-    else
-        lose_names();
     disk_is_gone = true;
     disk_ended_us = machine_us;
+    disk_ended_by = end;
+    if (end == DISK_KILLED) return;
+    for (uint32_t i = 0; i < file_count; i++) {
+        lose_changes(&files[i]);
+        forget_changes(&files[i]);
+    }
+    lose_names();
+    forget_name_changes();
+    forget_names(&names_now);
+    for (const struct name *name = names_synced; name; name = name->next) apply_name(&names_now, name);
+}
+
+static inline void flip_bit(const char *name, size_t at) {
+    char path[sizeof DISK_FOLDER + NAME_MAX + 1];
+    uint8_t byte;
+    snprintf(path, sizeof path, "%s/%s", DISK_FOLDER, name);
+    int descriptor = __real_open(path, O_RDWR);
+    CHECK(descriptor >= 0 && __real_pread(descriptor, &byte, 1, (off_t)at) == 1);
+    byte ^= (uint8_t)(1 << below(8));
+    CHECK(pwrite(descriptor, &byte, 1, (off_t)at) == 1);
+    __real_close(descriptor);
 }
 
 /* The next process finds what has survived. */
 static inline void disk_begin(void) {
-    forget_name_changes();
-    forget_names(&names_now);
     remove_simulated_files();
-    for (const struct name *name = names_synced; name; name = name->next) {
-        write_simulated_file(name);
-        apply_name(&names_now, name);
-        files[name->file].length = files[name->file].synced.length;
-    }
+    for (const struct name *name = names_now; name; name = name->next) write_seen_file(name);
     memset(descriptors, 0, sizeof descriptors);
     disk_is_gone = false;
     disk_ends_in = 0;

@@ -169,6 +169,103 @@ static void a_byte_that_is_not_what_it_was_is_found_wherever_it_stands(void) {
     }
 }
 
+/* ---- holes ----------------------------------------------------------------------------------------------------------- */
+
+#define SECTOR 512u
+
+static uint8_t many[1u << 16];
+static size_t many_length, many_ends[8]; /* of what was written at once */
+
+/* Writes of a value of 3,000 bytes each, those of `synced`, a bit each, with an fsync. */
+static void write_many(unsigned synced) {
+    struct append_manifest manifest;
+    CHECK(unlink("log.manifest") == 0);
+    struct append_writer *writer = open_writer(&manifest);
+    char value[3000];
+    memset(value, 'v', sizeof value);
+    for (unsigned i = 0; i < 8; i++) {
+        CHECK(append_buffer_add_head(&writer->open, 3) && append_buffer_add_word(&writer->open, "SET", 3, NULL));
+        CHECK(append_buffer_add_word(&writer->open, "key", 3, NULL));
+        CHECK(append_buffer_add_word(&writer->open, value, sizeof value, NULL));
+        append_writer_hand_over(writer, synced >> i & 1);
+        append_writer_wait(writer);
+        CHECK(writer->job.error.code == ERROR_NONE);
+        many_ends[i] = (size_t)writer->file_bytes;
+    }
+    append_writer_free(writer);
+    int descriptor = open("log.1.incr.aof", O_RDONLY);
+    many_length = (size_t)read(descriptor, many, sizeof many);
+    CHECK(many_length == many_ends[7]);
+    close(descriptor);
+}
+
+/* How it is read where these bytes are zeros; `at`: what is left of it. */
+static enum append_read read_with_hole(size_t from, size_t to, size_t *at, uint32_t *commands) {
+    static uint8_t copy[sizeof many];
+    memcpy(copy, many, many_length);
+    memset(copy + from, 0, to - from);
+    store_bytes(copy, many_length);
+    struct stat status;
+    int descriptor = open("copy", O_RDONLY);
+    CHECK(descriptor >= 0 && fstat(descriptor, &status) == 0);
+    struct append_reader reader;
+    append_reader_open(&reader, descriptor, (uint64_t)status.st_size, "copy");
+    uint32_t argc;
+    const struct append_argument *words;
+    enum append_read how;
+    for (*commands = 0; (how = append_reader_next(&reader, &argc, &words, &error)) == APPEND_READ_COMMAND; ++*commands)
+        CHECK(argc == 3 && words[2].length == 3000 && !memchr(words[2].data, 0, 3000));
+    *at = (size_t)reader.at;
+    append_reader_close(&reader);
+    close(descriptor);
+    return how;
+}
+
+/* Wherever sectors are missing that no fsync had brought to the disk, the file ends before the write that lacks them. */
+static void a_hole_behind_the_last_fsync_is_a_torn_tail(void) {
+    write_many(0x07); /* the fourth write says that three were on the disk */
+    for (size_t from = many_ends[2]; from < many_length; from = from / SECTOR * SECTOR + SECTOR) {
+        for (size_t sectors = 1; sectors <= 9; sectors += 4) {
+            size_t to = from / SECTOR * SECTOR + sectors * SECTOR, at;
+            uint32_t commands, whole = 3;
+            while (whole < 8 && many_ends[whole] <= from) whole++;
+            if (to > many_length) to = many_length;
+            CHECK(read_with_hole(from, to, &at, &commands) == APPEND_READ_TORN);
+            CHECK(commands == whole && at == many_ends[whole - 1]);
+        }
+    }
+    /* A sector as it was between two writes, though later ones are there. */
+    for (unsigned i = 2; i < 7; i++) {
+        size_t at;
+        uint32_t commands;
+        CHECK(read_with_hole(many_ends[i], many_ends[i] / SECTOR * SECTOR + SECTOR, &at, &commands) ==
+              APPEND_READ_TORN);
+        CHECK(commands == i + 1 && at == many_ends[i]);
+    }
+}
+
+/* The file tells of that fsync, so it is damage, and what follows it is not thrown away. */
+static void a_hole_in_what_an_fsync_had_brought_to_the_disk_is_refused(void) {
+    write_many(0x7f);
+    for (size_t from = 0; from + SECTOR < many_ends[6]; from += SECTOR) {
+        size_t at;
+        uint32_t commands, whole = 0;
+        while (many_ends[whole] <= from) whole++;
+        CHECK(read_with_hole(from, from + SECTOR, &at, &commands) == APPEND_READ_CORRUPT);
+        CHECK(commands == whole && strstr(error.message, "copy, byte ") && strstr(error.message, "the disk had all"));
+    }
+}
+
+/* Zeros that a client wrote, or a hole, do not excuse what is wrong before them. */
+static void damage_before_a_hole_is_refused(void) {
+    write_many(0x07);
+    many[many_ends[3] + 100] ^= 1;
+    size_t at;
+    uint32_t commands;
+    CHECK(read_with_hole(many_ends[5] + SECTOR, many_ends[5] + 4 * SECTOR, &at, &commands) == APPEND_READ_CORRUPT);
+    CHECK(commands == 4 && at == many_ends[3]);
+}
+
 static void manifests_are_read_as_they_were_written_or_not_at_all(void) {
     int folder = open(".", O_RDONLY | O_DIRECTORY);
     struct append_manifest manifest = {.stem = "other", .base = 3, .first = 4, .count = 2}, back;
@@ -245,6 +342,9 @@ int main(void) {
     RUN(a_tail_may_be_cut_off_at_every_byte);
     RUN(zeros_after_a_tail_that_was_cut_off_belong_to_it);
     RUN(a_byte_that_is_not_what_it_was_is_found_wherever_it_stands);
+    RUN(a_hole_behind_the_last_fsync_is_a_torn_tail);
+    RUN(a_hole_in_what_an_fsync_had_brought_to_the_disk_is_refused);
+    RUN(damage_before_a_hole_is_refused);
     RUN(manifests_are_read_as_they_were_written_or_not_at_all);
     RUN(an_increment_that_cannot_be_brought_to_the_disk_is_not_named);
     RUN(a_folder_that_cannot_be_brought_to_the_disk_loses_no_file);

@@ -3,18 +3,22 @@
  * lost. Whatever happens, the next server starts, and holds what the one before it held at some moment, all of it and no
  * more: at the earliest when the last change was made whose answer promised that it would be kept.
  *
- * The seeds 1 to 150 by default; -first=N -seeds=N for others; -trace tells what happens. A seed that fails is named. In
- * every fourth one allocations fail, too. */
+ * Files are damaged, too, and calls fail during starts: then a start may be refused, but what comes of the next one is the
+ * same. In every fourth seed allocations fail.
+ *
+ * The seeds 1 to 150 by default; -first=N -seeds=N for others, -jobs=N at a time; -trace tells what happens. A seed that
+ * does not hold is named; after ten of them no other is begun. With -progress=FILE, an absolute path, a run that was
+ * interrupted goes on where it was. */
+#include <malloc.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 
 #include "base/log.h"
+#include "many_seeds.h"
 #include "own_folder.h"
 #include "server/durability/append_log.h"
 #include "server/durability/durability_subsystem.h"
-#include "server_content.h"
-#include "simulated_machine.h"
+#include "simulated_requests.h"
 
 #define CLIENTS 4u
 #define MOMENTS 4096u
@@ -26,7 +30,7 @@ enum { ALWAYS, EVERYSEC, NO };
 /* What the server held after a turn in which that changed. */
 static struct content moments[MOMENTS];
 static uint32_t moment_count;
-static uint64_t changes; /* of what is no table, until the last moment */
+static uint64_t changes, counters; /* of what is no table, and of tables, until the last moment */
 
 /* What a client asked for. */
 struct asked {
@@ -37,192 +41,32 @@ struct asked {
 static struct asked asked[ASKED];
 static uint32_t asked_count;
 
-static struct client_of_test {
-    struct memory_peer *peer;
-    uint32_t waits_for; /* index of what it asked for, and one; 0: nothing */
-} clients[CLIENTS];
+static struct client_of_test clients[CLIENTS];
 
 /* Over all seeds: shared by the processes. */
 static struct tally {
-    uint64_t starts, kills, losses_of_power, rewrites, disk_calls, disk_failures;
+    atomic_uint_fast64_t starts, kills, losses_of_power, damages, rewrites, disk_calls, disk_failures;
 } *tally;
 
-static uint64_t seed;
+static void tally_add(atomic_uint_fast64_t *sum, uint64_t more) {
+    atomic_fetch_add(sum, more);
+}
+
 static int fsync_policy;
 static uint32_t memory_is_short; /* one allocation of a turn in so many fails; 0: none does */
 
 /* ---- asking ---------------------------------------------------------------------------------------------------------- */
-
-static void send_words(struct memory_peer *peer, const char *line) {
-    char copy[256], *rest = copy;
-    const char *words[32];
-    int count = 0;
-    CHECK(strlen(line) < sizeof copy);
-    strcpy(copy, line);
-    for (char *word; (word = strtok_r(rest, " ", &rest));) words[count++] = word;
-    send_arguments(peer, count);
-    for (int i = 0; i < count; i++) send_word(peer, words[i]);
-    if (tracing) fprintf(stderr, "  %s\n", line);
-}
-
-/* {capacity: 24, signature: {x: [uint32, [2]]}, …} */
-static void send_table(struct memory_peer *peer, const char *table, bool is_new) {
-    struct msgpack_writer spec = {0};
-    bool limits = one_in(2);
-    msgpack_write_map(&spec, is_new ? 5 : 3);
-    if (is_new) {
-        msgpack_write_string(&spec, "capacity", 8);
-        msgpack_write_unsigned(&spec, 24);
-        msgpack_write_string(&spec, "signature", 9);
-        msgpack_write_map(&spec, 1);
-        msgpack_write_string(&spec, "x", 1);
-        msgpack_write_array(&spec, 2);
-        msgpack_write_string(&spec, "uint32", 6);
-        msgpack_write_array(&spec, 1);
-        msgpack_write_unsigned(&spec, 2);
-    }
-    const char *sampler = one_in(2) ? "prioritized" : "uniform", *remover = one_in(2) ? "fifo" : "min_heap";
-    msgpack_write_string(&spec, "sampler", 7);
-    msgpack_write_string(&spec, sampler, strlen(sampler));
-    msgpack_write_string(&spec, "remover", 7);
-    msgpack_write_string(&spec, remover, strlen(remover));
-    msgpack_write_string(&spec, "max_times_sampled", 17);
-    msgpack_write_unsigned(&spec, is_new && limits ? 3 : 0);
-    send_arguments(peer, 3);
-    send_word(peer, is_new ? "REPLAY.CREATE" : "REPLAY.CONFIG");
-    send_word(peer, table);
-    send_bulk(peer, spec.data, spec.length);
-    memory_free(spec.data);
-    if (tracing) fprintf(stderr, "  %s %s\n", is_new ? "create" : "configure", table);
-}
-
-static uint32_t fill_priorities(double priorities[8], uint32_t n) {
-    for (uint32_t i = 0; i < n; i++) priorities[i] = one_in(8) ? 0 : random_unit(&chance);
-    return n * (uint32_t)sizeof *priorities;
-}
-
-static void send_items(struct memory_peer *peer, const char *table) {
-    double priorities[8];
-    uint32_t n = 1 + below(8), values[16];
-    char count[16];
-    for (uint32_t i = 0; i < 2 * n; i++) values[i] = below(1u << 31);
-    send_arguments(peer, 8);
-    send_word(peer, "REPLAY.ADD");
-    send_word(peer, table);
-    sprintf(count, "%u", n);
-    send_word(peer, count);
-    send_bulk(peer, priorities, one_in(3) ? 0 : fill_priorities(priorities, n));
-    send_word(peer, "COLUMNS");
-    send_word(peer, "1");
-    send_word(peer, "x");
-    send_bulk(peer, values, 8 * n);
-    if (tracing) fprintf(stderr, "  add %u to %s\n", n, table);
-}
-
-/* Ids of items that are there, oldest first from a random one on. */
-static uint32_t find_ids(const char *name, uint64_t ids[8]) {
-    const struct replay_entry *entry = server->replay->tables->entries;
-    while (entry && strcmp(entry->table->config.name, name) != 0) entry = entry->next;
-    uint32_t n = 0, passed = below(12);
-    if (!entry) return 0;
-    const struct table *table = entry->table;
-    for (uint32_t slot = table->order.oldest; slot != SLOT_NONE && n < 1 + seed % 4;
-         slot = table->items.slot[slot].newer)
-        if (passed == 0 || passed-- == 0) ids[n++] = table_id(table, slot);
-    return n;
-}
-
-static void send_changes(struct memory_peer *peer, const char *table, bool deletes) {
-    uint64_t ids[8] = {12345};
-    double priorities[8];
-    uint32_t n = find_ids(table, ids);
-    if (n == 0) n = 1;
-    send_arguments(peer, deletes ? 3 : 4);
-    send_word(peer, deletes ? "REPLAY.DEL" : "REPLAY.UPDATE");
-    send_word(peer, table);
-    send_bulk(peer, ids, n * sizeof *ids);
-    if (!deletes) send_bulk(peer, priorities, fill_priorities(priorities, n));
-    if (tracing) fprintf(stderr, "  %s %u of %s\n", deletes ? "delete" : "update", n, table);
-}
-
-static void send_to_table(struct memory_peer *peer) {
-    const char *table = one_in(3) ? "u" : "t";
-    char line[64];
-    switch (below(16)) {
-    case 0: send_table(peer, table, true); break;
-    case 1: send_table(peer, table, false); break;
-    case 2:
-        sprintf(line, "REPLAY.%s %s",
-                one_in(2)   ? "RESET"
-                : one_in(2) ? "CLOSETABLE"
-                : one_in(3) ? "DROP"
-                            : "OPENTABLE",
-                table);
-        send_words(peer, line);
-        break;
-    case 3: send_changes(peer, table, true); break;
-    case 4:
-    case 5: send_changes(peer, table, false); break;
-    case 6:
-    case 7:
-    case 8:
-        sprintf(line, "REPLAY.SAMPLE %s %u", table, 1 + below(4));
-        send_words(peer, line);
-        break;
-    default: send_items(peer, table);
-    }
-}
-
-static void send_to_store(struct memory_peer *peer) {
-    static const char *const lines[] = {
-        "SET k%u %u",
-        "APPEND k%u %u",
-        "INCRBY n%u %u",
-        "RPUSH l%u %u",
-        "LPOP l%u %u",
-        "HSET h%u f %u",
-        "SADD s%u %u",
-        "SPOP s%u 1",
-        "ZADD z%u 1 %u",
-        "ZPOPMIN z%u 1",
-        "DEL k%u n%u",
-        "XADD x%u * f %u",
-        "XTRIM x%u MAXLEN ~ %u",
-        "SETRANGE k%u 9 %u",
-        "RENAME k%u k%u",
-        "COPY l%u s%u REPLACE",
-        "WEIGHTS.PUBLISH w%u * bytes%u",
-        "WEIGHTS.DEL w%u",
-        "PEXPIRE k%u 1%u",
-        "SETBIT k%u %u 1",
-    };
-    char line[128];
-    const char *form = lines[below(sizeof lines / sizeof *lines)];
-    snprintf(line, sizeof line, form, below(3), below(100));
-    send_words(peer, line);
-}
-
-/* Keys and tables change together. */
-static void send_transaction(struct memory_peer *peer) {
-    send_words(peer, "MULTI");
-    for (uint32_t i = 1 + below(4); i > 0; i--)
-        if (one_in(2))
-            send_to_store(peer);
-        else
-            send_to_table(peer);
-    send_words(peer, "EXEC");
-}
 
 static void ask(struct client_of_test *client) {
     if (asked_count == ASKED) return;
     if (!client->peer) client->peer = connect_peer();
     memory_peer_forget_received(client->peer);
     if (one_in(8))
-        send_transaction(client->peer);
+        send_transaction(client);
     else if (one_in(40))
         send_words(client->peer, "BGREWRITEAOF");
     else if (one_in(2))
-        send_to_table(client->peer);
+        send_to_table(client);
     else
         send_to_store(client->peer);
     asked[asked_count] = (struct asked){.moment = UINT32_MAX};
@@ -234,15 +78,24 @@ static void ask(struct client_of_test *client) {
 
 /* ---- turns ----------------------------------------------------------------------------------------------------------- */
 
-static void take_moment(void) {
+static void note_moment(void) {
     struct content content;
-    if (moment_count > 0 && changes == server->store->changes && moments[moment_count - 1].tables == sum_of_tables())
-        return;
+    uint64_t counters_now = sum_of_tables(sum_of_counters);
+    if (moment_count > 0 && changes == server->store->changes && counters == counters_now) return;
     changes = server->store->changes;
+    counters = counters_now;
     take_content(&content);
     if (moment_count > 0 && memcmp(&content, &moments[moment_count - 1], sizeof content) == 0) return;
     CHECK(moment_count < MOMENTS);
     moments[moment_count++] = content;
+}
+
+/* Looking takes memory, too, of which there is enough. */
+static void take_moment(void) {
+    uint32_t failure = memory_failure;
+    memory_failure = 0;
+    note_moment();
+    memory_failure = failure;
 }
 
 /* The end of every answer, since ECHO is asked for behind it. */
@@ -277,12 +130,24 @@ static void look_at_answers(void) {
     }
 }
 
+/* No start would cut the end of an increment that another follows: all of it is on the disk. */
+static void check_earlier_increments(void) {
+    const struct append_manifest *manifest = &server->durability->append_log->manifest;
+    char name[NAME_MAX + 1];
+    for (uint64_t i = 0; i + 1 < manifest->count && !disk_is_gone; i++) {
+        append_increment_name(manifest, manifest->first + i, name);
+        const struct name *found = *find_name(&names_now, name);
+        CHECK(found && !files[found->file].first);
+    }
+}
+
 /* Returns how long the loop would sleep now. */
 static uint64_t turn(void) {
     uint64_t wait_us = server_step(server);
     if (transport->operations->poll(transport, 0) > 0) wait_us = 0;
     take_moment();
     look_at_answers();
+    check_earlier_increments();
     return wait_us;
 }
 
@@ -316,19 +181,33 @@ static void configure(struct server_config *config) {
     config->auto_aof_rewrite_min_size = 20000;
 }
 
-/* The disk does not fail meanwhile: what a start does where files cannot be read is another matter. */
-static void start(void) {
+/* Three of four starts go smoothly. Of the others calls fail, also those that read, or the process ends amid them: they may
+ * be refused, and have then changed nothing. */
+static bool try_to_start(bool is_smooth) {
     struct text said = {0};
     struct error error = {0};
     uint32_t failure = disk_failure;
-    disk_failure = 0;
+    disk_failure = disk_read_failure = is_smooth ? 0 : 2 + below(20);
+    disk_ends_in = is_smooth || one_in(2) ? 0 : 1 + below(6);
+    disk_end_then = one_in(2) ? DISK_KILLED : DISK_WITHOUT_POWER;
     open_server(false, configure);
     int result = append_log_start(server->durability->append_log, &said, &error);
     if (tracing) fprintf(stderr, "start: %s %s\n", result ? error.message : "", said.data ? said.data : "");
-    CHECK(result == 0);
+    CHECK(result == 0 || !is_smooth);
     text_free(&said);
     disk_failure = failure;
-    tally->starts++;
+    disk_read_failure = disk_ends_in = 0;
+    disk_failed_us = 0;
+    tally_add(&tally->starts, 1);
+    return result == 0 && !disk_is_gone;
+}
+
+static void start(void) {
+    while (!try_to_start(!one_in(4))) {
+        close_server();
+        if (!disk_is_gone) disk_end(DISK_KILLED);
+        disk_begin();
+    }
 }
 
 /* The earliest moment that the next server may be at. */
@@ -344,18 +223,50 @@ static uint32_t promised_moment(void) {
     return promised;
 }
 
+/* The last that is like what the server holds; 0: none is. */
+static uint32_t find_moment(struct content *now) {
+    uint32_t found = moment_count;
+    take_content(now);
+    while (found > 0 && memcmp(now, &moments[found - 1], sizeof *now) != 0) found--;
+    return found;
+}
+
 static void check_moment(uint32_t promised) {
     struct content now;
-    take_content(&now);
-    uint32_t found = moment_count;
-    while (found > 0 && memcmp(&now, &moments[found - 1], sizeof now) != 0) found--;
+    uint32_t found = find_moment(&now);
     if (tracing || found <= promised)
         fprintf(stderr, "moment %u of %u, promised: %u\n", found, moment_count, promised + 1);
     CHECK(found > promised);
     moments[0] = now;
     changes = server->store->changes;
+    counters = sum_of_tables(sum_of_counters);
     moment_count = 1;
     asked_count = 0;
+}
+
+/* One bit of what had been brought to the disk is another one now: the start is refused, and says in which file; or that
+ * was of no account. */
+static void start_damaged(void) {
+    uint32_t count = 0;
+    for (const struct name *name = names_now; name; name = name->next) count += files[name->file].fsynced > 0;
+    if (count == 0) return;
+    const struct name *name = names_now;
+    for (uint32_t left = below(count); left > 0 || files[name->file].fsynced == 0; name = name->next)
+        if (files[name->file].fsynced > 0) left--;
+    flip_bit(name->name, below((uint32_t)files[name->file].fsynced));
+    struct text said = {0};
+    struct error error = {0};
+    struct content now;
+    disk_is_gone = true; /* whatever this start does */
+    open_server(false, configure);
+    int result = append_log_start(server->durability->append_log, &said, &error);
+    if (tracing)
+        fprintf(stderr, "start with damage in %s: %s %s\n", name->name, error.message, said.data ? said.data : "");
+    CHECK(result == 0 ? find_moment(&now) > 0 : strstr(error.message, name->name) != NULL);
+    text_free(&said);
+    tally_add(&tally->damages, 1);
+    close_server();
+    disk_begin();
 }
 
 /* At once, or in the middle of what the disk does next. */
@@ -373,14 +284,15 @@ static void end(void) {
     end_the_process(is_kill);
     uint32_t promised = fsync_policy != NO ? promised_moment() : 0;
     if (tracing) fprintf(stderr, "%s, fsync %d\n", is_kill ? "kill" : "loss of power", fsync_policy);
-    tally->rewrites += server->durability->append_log->rewrites;
+    tally_add(&tally->rewrites, server->durability->append_log->rewrites);
     memset(clients, 0, sizeof clients);
     close_server();
     disk_begin();
     machine_us += below(3000000);
+    if (one_in(8)) start_damaged();
     start();
     check_moment(promised);
-    *(is_kill ? &tally->kills : &tally->losses_of_power) += 1;
+    tally_add(is_kill ? &tally->kills : &tally->losses_of_power, 1);
 }
 
 static void run_seed(void) {
@@ -396,52 +308,42 @@ static void run_seed(void) {
         run_steps(below(200));
         end();
     }
-    tally->disk_calls += disk_calls;
-    tally->disk_failures += disk_failures;
+    tally_add(&tally->disk_calls, disk_calls);
+    tally_add(&tally->disk_failures, disk_failures);
 }
 
-/* In a process of its own, so that it goes the same way whatever ran before it. */
-static bool seed_holds(void) {
-    int status;
-    fflush(NULL);
-    pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-        run_seed();
-        _exit(0);
-    }
-    CHECK(waitpid(child, &status, 0) == child);
-    remove_simulated_files();
-    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
-static const char *value_of(const char *argument, const char *name) {
-    size_t length = strlen(name);
-    return strncmp(argument, name, length) == 0 ? argument + length : NULL;
+static void say_all(void) {
+    printf(
+        "%llu starts after %llu kills and %llu losses of power; %llu with damage; %llu rewrites; %llu of %llu calls of "
+        "the disk failed\n",
+        (unsigned long long)tally->starts, (unsigned long long)tally->kills, (unsigned long long)tally->losses_of_power,
+        (unsigned long long)tally->damages, (unsigned long long)tally->rewrites,
+        (unsigned long long)tally->disk_failures, (unsigned long long)tally->disk_calls);
+    if (all.failed > 0)
+        fprintf(stderr, "%llu seeds before seed %llu do not hold, the first is %llu\n", (unsigned long long)all.failed,
+                (unsigned long long)all.next, (unsigned long long)all.first_failed);
+    if (is_stopped) fprintf(stderr, "stopped before seed %llu\n", (unsigned long long)all.next);
 }
 
 int main(int argc, char **argv) {
-    uint64_t first = 1, seeds = 150, failed = 0;
-    for (int i = 1; i < argc; i++) {
-        const char *value;
-        if ((value = value_of(argv[i], "-first="))) first = strtoull(value, NULL, 10);
-        if ((value = value_of(argv[i], "-seeds="))) seeds = strtoull(value, NULL, 10);
-        if (strcmp(argv[i], "-trace") == 0) tracing = true;
-    }
+    all.run = run_seed;
+    read_arguments(argc, argv);
+    read_progress();
+    /* A life takes over the memory of the one before it, which the kernel need not clear again. */
+    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
     enter_own_folder();
-    CHECK(mkdir(DISK_FOLDER, 0700) == 0);
     tally = mmap(NULL, sizeof *tally, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(tally != MAP_FAILED);
-    for (seed = first; seed < first + seeds; seed++) {
-        if (seed_holds()) continue;
-        fprintf(stderr, "seed %llu does not hold\n", (unsigned long long)seed);
-        failed++;
-    }
-    printf(
-        "%llu starts after %llu kills and %llu losses of power; %llu rewrites; %llu of %llu calls of the disk failed\n",
-        (unsigned long long)tally->starts, (unsigned long long)tally->kills, (unsigned long long)tally->losses_of_power,
-        (unsigned long long)tally->rewrites, (unsigned long long)tally->disk_failures,
-        (unsigned long long)tally->disk_calls);
-    CHECK(failed == 0 && tally->kills > 0 && tally->losses_of_power > 0);
+    struct sigaction action = {.sa_handler = stop};
+    CHECK(sigaction(SIGINT, &action, NULL) == 0 && sigaction(SIGTERM, &action, NULL) == 0);
+    bool begins = all.next < all.end;
+    for (begin_seeds(); all.running > 0; begin_seeds()) take_end();
+    if (is_stopped)
+        note_progress();
+    else if (all.progress)
+        unlink(all.progress);
+    say_all();
+    CHECK(!is_stopped && all.failed == 0 && (!begins || tally->kills + tally->losses_of_power > 0));
     return 0;
 }

@@ -17,6 +17,8 @@ BUILD = REPOSITORY / "build" / "native-tests"
 TESTS = sorted(path.stem for path in HERE.glob("test_*.c"))
 FUZZERS = sorted(path.stem for path in HERE.glob("fuzz_*.c") if path.stem != "fuzz_main")
 FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "5"))
+SIMULATION = REPOSITORY / "build" / "simulation"
+SEEDS = int(os.environ.get("SEEDS", "10000"))
 
 
 def tool(name: str) -> str:
@@ -28,20 +30,32 @@ def tool(name: str) -> str:
     return found
 
 
-@pytest.fixture(scope="session")
-def native_build() -> Path:
-    """The folder with the test programs, built with warnings as errors."""
+def build(folder: Path, *options: str, targets: tuple[str, ...] = ()) -> None:
+    """Compiles what changed since the last time, with warnings as errors."""
     configure = [
         tool("cmake"),
-        *("-S", str(REPOSITORY / "native"), "-B", str(BUILD), "-G", "Ninja"),
+        *("-S", str(REPOSITORY / "native"), "-B", str(folder), "-G", "Ninja"),
         f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
-        *("-DREPLAY_TESTS=ON", "-DREPLAY_SANITIZE=ON", "-DREPLAY_WERROR=ON", "-DCMAKE_BUILD_TYPE=Debug"),
-        "-DCMAKE_C_FLAGS=-O1",
+        *("-DREPLAY_TESTS=ON", "-DREPLAY_WERROR=ON", *options),
     ]
-    for command in (configure, [tool("cmake"), "--build", str(BUILD), "-j", "2"]):
+    chosen = ["--target", *targets] if targets else []
+    for command in (configure, [tool("cmake"), "--build", str(folder), "-j", "2", *chosen]):
         result = subprocess.run(command, capture_output=True, text=True, timeout=800)
         assert result.returncode == 0, (result.stdout + result.stderr)[-6000:]
+
+
+@pytest.fixture(scope="session")
+def native_build() -> Path:
+    """The folder with the test programs."""
+    build(BUILD, "-DREPLAY_SANITIZE=ON", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_C_FLAGS=-O1")
     return BUILD
+
+
+@pytest.fixture(scope="session")
+def simulation() -> Path:
+    """The simulated machine, optimized; without link-time optimization compilers warn of more than there is."""
+    build(SIMULATION, "-DREPLAY_WERROR=OFF", targets=("test_failing_machine",))
+    return SIMULATION / "test_failing_machine"
 
 
 def run(program: Path, *arguments: str, folder: Path, timeout_s: int) -> None:
@@ -78,3 +92,9 @@ def test_fuzz(name: str, native_build: Path, tmp_path: Path) -> None:
     corpus = HERE / f"{name}.corpus"  # inputs of earlier searches, from which this one goes on
     begin = [f"-corpus={corpus}"] if corpus.exists() else []
     run(native_build / name, f"-max_total_time={FUZZ_SECONDS}", *begin, folder=tmp_path, timeout_s=FUZZ_SECONDS + 600)
+
+
+@pytest.mark.timeout(1800)
+def test_simulation(simulation: Path, tmp_path: Path) -> None:
+    """Many seeds of the simulated machine, without sanitizers; SEEDS sets how many."""
+    run(simulation, f"-seeds={SEEDS}", f"-jobs={min(os.cpu_count() or 1, 64)}", folder=tmp_path, timeout_s=1700)

@@ -135,3 +135,17 @@ def test_the_page_lists_those_of_the_code(repository: Path) -> None:
     used |= {int(value) for value in re.findall(r"EXIT_\w+ = (\d+)", native)}
     assert used <= listed
     assert len(used) > 5
+
+
+def test_130_where_the_interrupt_left_an_exec(tmp_path: Path) -> None:
+    """An interrupt amid an import often leaves an exec(): after it CPython would end by SIGINT, not by the status."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import replay_server.cli\n"
+        "def main():\n"
+        "    try:\n"
+        "        exec('raise KeyboardInterrupt')\n"
+        "    except KeyboardInterrupt:\n"
+        "        return replay_server.cli.EXIT_INTERRUPTED\n"
+        "replay_server.cli.main = main\n"
+    )
+    assert status(PYTHONPATH=str(tmp_path)) == (130, "")

@@ -200,6 +200,24 @@ def test_a_transaction_does_not_wait_and_what_it_set_last_is_written(serve: Serv
             time.sleep(0.02)
 
 
+def test_a_client_that_is_unblocked_is_told_that_the_file_is_rewritten_nevertheless(serve: Serve, tmp_path: Path):
+    with redis.Redis.from_url(serve("[config]\n")) as client:
+        waiting = client.connection_pool.get_connection()
+        waiting.send_command("CLIENT", "ID")
+        waiting_id = waiting.read_response()
+        client.config_set("timeout", 7)
+        waiting.send_command("CONFIG", "REWRITE")  # runs a program, which takes a while
+        deadline = time.monotonic() + 60
+        while not client.client_unblock(waiting_id, error=True):
+            assert time.monotonic() < deadline
+        with pytest.raises(redis.ResponseError, match="Rewriting config file continues unless the server stops"):
+            waiting.read_response()
+        while (tmp_path / "replay.toml").read_text() != "[config]\ntimeout = 7\n":
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        waiting.disconnect()
+
+
 def test_without_a_file_it_is_refused_as_in_redis():
     with rs.Server() as server, rs.Client(server.url) as client, pytest.raises(redis.ResponseError) as caught:
         client.redis.config_rewrite()

@@ -177,6 +177,26 @@ def test_steps_that_a_stream_will_not_keep_need_no_room_in_max_bytes(make_steps)
     assert steps.append([3] * 50, options=("HISTORY", 100)) == 50  # nothing is left of what was refused
 
 
+def test_an_append_is_answered_when_items_have_left_for_it_however_many(client, make_steps):
+    """A remover that chooses at random lets thousands of items leave before the first step goes."""
+    many, shown, most = 4000, 3992, 8000 * (48 + 12)
+    steps = make_steps((40,), capacity=2 * many, remover="uniform", max_bytes=most)
+    for first in (0, many):
+        assert steps.append([0] * many, options=("HISTORY", many)) == many
+        assert len(steps.item([0] * shown, list(range(first + 4, first + 4 + shown)))) == shown
+    assert client.info(steps.name)["size"] == 2 * shown
+    columns = ("COLUMNS", 2, "frame", bytes(1000 * 40), "action", bytes(1000 * 8))
+    append = encoded("REPLAY.APPEND", steps.name, 1000, bytes(1000 * 4), b"", *columns)
+    steps.raw.send(append + encoded("REPLAY.INFO", steps.name))
+    assert steps.raw.reply() == 1000
+    words = steps.raw.reply()
+    info = dict(zip(words[::2], words[1::2], strict=True))
+    assert info[b"size"] < 2 * shown - 2000
+    assert info[b"bytes"] <= most
+    assert len(steps.item([0], [2 * many])) == 1  # at once: it does not wait
+    assert len(client.sample(steps.name, 8, timeout=0).ids) == 8
+
+
 def test_items_are_made_all_or_none(client, steps):
     steps.append([0] * 4)
     assert isinstance(steps.item([0, 0, 1], [0, 1, 0]), rs.ServerError)

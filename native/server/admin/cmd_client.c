@@ -43,6 +43,7 @@ static void flag_letters(const struct client *client, char letters[16]) {
     if (client->blocked) *next++ = 'b';
     if (client->close_after_reply) *next++ = 'c';
     if (client->connection->is_unix) *next++ = 'U';
+    if (client->reads_replica) *next++ = 'r';
     if (client->no_evict) *next++ = 'e';
     if (next == letters) *next++ = 'N';
     *next = '\0';

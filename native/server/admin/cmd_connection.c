@@ -179,6 +179,7 @@ static void reset_command(struct client *client) {
     client->reply_mode = CLIENT_REPLY_ON;
     client->no_evict = false;
     client->no_touch = false;
+    client->reads_replica = false;
     acl_welcome(client);
     memory_free(client->name);
     client->name = NULL;

@@ -88,7 +88,7 @@ static bool retry(struct client *client) {
 }
 
 static void expired(struct client *client) {
-    reply_error(client, "ERR Rewriting config file takes a while: not possible while the server stops");
+    reply_error(client, "ERR Rewriting config file continues unless the server stops; the log tells how it ends");
 }
 
 void rewrite_for_client(struct client *client) {
@@ -108,6 +108,7 @@ void rewrite_for_client(struct client *client) {
     } else if (begin(rewrite, &error) < 0 || !waits) {
         reply_outcome(client, &error);
     } else {
+        client->has_begun = true;
         client_block(client, &rewrite->waiting, CLOCK_NEVER, retry, expired);
     }
 }

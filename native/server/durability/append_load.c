@@ -157,7 +157,7 @@ static int cut_tail(struct load *load, int descriptor, const struct append_reade
                          "%s ends with an incomplete command, which begins at byte %" PRIu64
                          "; with aof-load-truncated yes the %" PRIu64 " bytes from there on would be cut off",
                          reader->name, reader->at, reader->size - reader->at);
-    if (ftruncate(descriptor, (off_t)reader->at) < 0 || fsync(descriptor) < 0)
+    if (ftruncate(descriptor, (off_t)reader->at) < 0)
         return error_set(load->error, ERROR_GENERIC, "cannot cut off the end of %s: %s", reader->name, strerror(errno));
     text_append(load->said,
                 "%s ended with an incomplete command: its last %" PRIu64 " bytes, from byte %" PRIu64
@@ -211,6 +211,7 @@ static int load_increment(struct load *load, int folder, const char *name, bool 
     snprintf(loaded->name, sizeof loaded->name, "%s", name);
     loaded->bytes = reader.at;
     loaded->checksum = reader.checksum;
+    loaded->is_checked = reader.checked_at == reader.at;
     if (!is_last) loaded->earlier_bytes += reader.at;
     append_reader_close(&reader);
     close(descriptor);

@@ -17,6 +17,7 @@ struct append_loaded {
     char name[NAME_MAX + 1];
     uint64_t bytes;
     uint32_t checksum;
+    bool is_checked; /* the file ends with it */
     uint64_t base_bytes, earlier_bytes; /* of the base, of the increments before the last */
     uint64_t commands;
 };

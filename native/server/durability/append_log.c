@@ -221,7 +221,8 @@ static uint64_t due(const struct append_log *log, bool *sync) {
     uint64_t at = CLOCK_NEVER;
     *sync = policy == APPEND_SYNC_ALWAYS;
     if (log->failing) {
-        *sync = policy != APPEND_SYNC_NO;
+        /* A file that another is to follow is on the disk as a whole, whatever the policy (append_rewrite.c). */
+        *sync = policy != APPEND_SYNC_NO || append_rewrite_is_running(log);
         return log->retry_us;
     }
     if (writer->open.total > 0) {
@@ -356,8 +357,10 @@ int append_log_start(struct append_log *log, struct text *said, struct error *er
     log->base_bytes = loaded.base_bytes;
     log->earlier_bytes = loaded.earlier_bytes;
     log->grown_from_bytes = loaded.base_bytes + loaded.earlier_bytes + loaded.bytes;
-    append_manifest_tidy(folder, &log->manifest);
-    return append_writer_continue(log->writer, loaded.name, loaded.bytes, loaded.checksum, error);
+    if (append_writer_continue(log->writer, loaded.name, loaded.bytes, loaded.checksum, loaded.is_checked, error) < 0)
+        return -1;
+    append_manifest_tidy(folder, &log->manifest); /* once the disk has the manifest that names none of those */
+    return 0;
 }
 
 bool append_log_write_all(struct append_log *log) {

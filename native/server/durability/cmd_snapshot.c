@@ -76,7 +76,10 @@ static bool save_attempt(struct client *client) {
 }
 
 static void save_expired(struct client *client) {
-    reply_error(client, "ERR the snapshot was cancelled: the server is stopping, or the client was unblocked");
+    if (client->has_begun && !client->server->ending.begun)
+        reply_error(client, "ERR the client was unblocked, but the snapshot continues unless the server stops");
+    else
+        reply_error(client, "ERR the snapshot was cancelled: the server is stopping, or the client was unblocked");
 }
 
 /* Everyone who waits for a snapshot that has not begun, and wants the same name as the first, or none, gets this one. */
@@ -88,7 +91,9 @@ void snapshots_take_name(struct snapshots *snapshots) {
         snapshot_name_new(snapshots->name, clock_unix_ms());
     for (struct client *client = snapshots->savers.head; client; client = client->wait_next) {
         struct save_request *request = client_state(client);
-        if (!request->name[0] || strcmp(request->name, snapshots->name) == 0) request->number = snapshots->number;
+        if (request->name[0] && strcmp(request->name, snapshots->name) != 0) continue;
+        request->number = snapshots->number;
+        client->has_begun = true;
     }
     stop_snapshot_begins(snapshots->server, snapshots->number);
 }
@@ -204,6 +209,7 @@ static void restore_command(struct client *client) {
         reply_failure(client, &error);
         return;
     }
+    client->has_begun = true;
     client_block(client, &snapshots->restorers, CLOCK_NEVER, restore_attempt, restore_expired);
 }
 

@@ -61,6 +61,7 @@ static void expired(struct client *client) {
 
 void stop_for_client(struct client *client, bool forced) {
     stop_after_saving(client->server, forced);
+    client->has_begun = true;
     client_block(client, &client->server->durability->stop.waiting, CLOCK_NEVER, attempt, expired);
 }
 
