@@ -2,6 +2,7 @@
 #include "replay/rate_limiter.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 void rate_limiter_init(struct rate_limiter *limiter, const struct table_config *config) {
@@ -9,7 +10,20 @@ void rate_limiter_init(struct rate_limiter *limiter, const struct table_config *
     rate_limiter_configure(limiter, config);
 }
 
+/* The samples that the inserts are worth since there have been `min_size` of them. */
+static double worth(const struct rate_limiter *limiter, uint64_t min_size, double samples_per_insert) {
+    return limiter->inserts > min_size ? (double)(limiter->inserts - min_size) * samples_per_insert : 0;
+}
+
 void rate_limiter_configure(struct rate_limiter *limiter, const struct table_config *config) {
+    if (config->limiter == LIMITER_SAMPLE_TO_INSERT_RATIO) {
+        double beyond =
+            limiter->kind == LIMITER_SAMPLE_TO_INSERT_RATIO
+                ? (double)limiter->samples - worth(limiter, limiter->min_size_to_sample, limiter->samples_per_insert)
+                : 0;
+        double samples = beyond + worth(limiter, config->min_size_to_sample, config->samples_per_insert);
+        limiter->samples = samples > 0 ? (uint64_t)fmin(round(samples), 0x1p62) : 0;
+    }
     limiter->kind = config->limiter;
     limiter->min_size_to_sample = config->min_size_to_sample;
     limiter->samples_per_insert = config->samples_per_insert;

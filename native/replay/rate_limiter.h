@@ -31,11 +31,12 @@ struct rate_limiter {
     uint64_t min_size_to_sample;
     double samples_per_insert, error_buffer;
     uint64_t queue_size;
-    uint64_t inserts, samples; /* items, since creation or reset */
+    uint64_t inserts, samples; /* items, since creation or reset; see rate_limiter_configure */
 };
 
 void rate_limiter_init(struct rate_limiter *limiter, const struct table_config *config);
-/* Takes the limits of `config` and keeps the counts. */
+/* Takes the limits of `config`, from here on: if the ratio changes, the samples are counted as if it had always been
+ * held as well as before, so that neither side has to make up for the past. */
 void rate_limiter_configure(struct rate_limiter *limiter, const struct table_config *config);
 void rate_limiter_reset(struct rate_limiter *limiter);
 

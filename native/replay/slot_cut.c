@@ -48,6 +48,10 @@ void slot_cut_before_enter(struct slot_cut *cut, uint32_t slot) {
     bitmap_set(cut->passed, slot);
 }
 
+void slot_cut_before_rewrite(struct slot_cut *cut, uint32_t slot) {
+    if (slot < cut->slots && !bitmap_has(cut->passed, slot)) write_slots(cut, &slot, 1);
+}
+
 bool slot_cut_holds(struct slot_cut *cut, uint32_t slot) {
     if (slot >= cut->slots) return false;
     if (cut->describe) cut->describe(cut, slot);

@@ -3,7 +3,7 @@
  *
  * Every slot that was occupied at the cut is handed out once, with the bytes that it had then:
  *   - The bytes of an occupied slot do not change (slot_store.h), so it can be handed out at any time before it is
- *     freed.
+ *     freed. Where a record changes those of a step, the slot is handed out first.
  *   - Before the store frees a slot, it asks slot_cut_holds. If the slot was not handed out yet, the cut keeps it by
  *     a reference, or, if it keeps as many as it may, hands it out at once.
  *   - `passed` is set for each slot that need not be handed out any more: it was handed out, it was not occupied at
@@ -46,6 +46,8 @@ uint8_t *slot_cut_record(struct slot_cut *cut, enum table_record kind, size_t by
 
 /* The store calls these: before a slot is entered, and when the last reference of one went. True keeps the slot. */
 void slot_cut_before_enter(struct slot_cut *cut, uint32_t slot);
+/* Before a record puts bytes into a slot that is occupied (table_apply.h). */
+void slot_cut_before_rewrite(struct slot_cut *cut, uint32_t slot);
 bool slot_cut_holds(struct slot_cut *cut, uint32_t slot);
 
 #endif

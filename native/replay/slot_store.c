@@ -74,8 +74,6 @@ int slot_store_init(struct slot_store *store, const struct table_config *config,
     if (kind == SLOT_OF_ITEM && !failed) {
         memory_advise_huge(store->entries, slots * store->entry_bytes);
         store->slot = (struct slot *)(void *)store->entries;
-        store->age = memory_map(slots * sizeof *store->age);
-        failed = !store->age;
     }
     if (!failed) return 0;
     slot_store_free(store);
@@ -98,7 +96,6 @@ void slot_store_free(struct slot_store *store) {
     ragged_store_free(store->ragged);
     memory_unmap(store->entries, store->slots * store->entry_bytes);
     memory_unmap(store->returned, store->slots * sizeof *store->returned);
-    memory_unmap(store->age, store->slots * sizeof *store->age);
     memory_unmap(store->list, (size_t)store->slots * store->list_length * sizeof *store->list);
     memset(store, 0, sizeof *store);
 }
@@ -218,7 +215,7 @@ void slot_store_enter_item(struct slot_store *store, uint32_t slot) {
     if (entry->generation < store->least_generation) entry->generation = store->least_generation;
     store->last_lives += entry->generation == SLOT_MAX_GENERATION;
     entry->times_sampled = 0;
-    store->age[slot] = store->next_age++;
+    entry->age = store->next_age++;
 }
 
 void slot_store_leave(struct slot_store *store, uint32_t slot) {

@@ -51,8 +51,9 @@ struct slot {
     uint32_t times_sampled;
     uint32_t older, newer; /* selector_order: neighbours by age */
     bool live; /* the index has one of the references */
-    uint8_t unused[11]; /* two slots to a cache line: none lies across two */
+    uint64_t age; /* how many items had entered before it */
 };
+static_assert(sizeof(struct slot) == 32, "two to a cache line: none lies across two");
 
 struct slot_store {
     enum slot_kind kind;
@@ -85,7 +86,6 @@ struct slot_store {
     uint32_t pooled, reservations;
     /* of items */
     struct slot *slot; /* `entries`; NULL: the slots are of steps */
-    uint64_t *age; /* by slot: how many items had entered before the one in it */
     uint64_t next_age;
     uint32_t live, retired;
     uint32_t pinned; /* slots with pins */

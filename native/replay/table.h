@@ -181,6 +181,9 @@ const char *table_storage_name(enum table_storage storage);
 
 struct table *table_new(const struct table_config *config, struct error *error);
 void table_free(struct table *table); /* no reservation and no pin may be left; its streams go with it */
+/* Part of that, with as little left: items let go of about `most` steps that they share. True while there are more.
+ * Nothing else may be done with the table. */
+bool table_let_go_some(struct table *table, uint32_t most);
 /* Gives a new table with steps_of the steps of their owner, which outlives it even if it is freed first. Needed before
  * anything else is done with the table. ERROR_BADSCHEMA: they do not fit together. ERROR_LIMIT: not before a dropped one is
  * freed. */
@@ -359,9 +362,12 @@ int table_append(struct table *table, struct reservation *reservation, struct st
 void reservation_expect(struct reservation *reservation, uint32_t n, struct stream *const *streams);
 void reservation_expect_nothing(struct reservation *reservation);
 void table_stream_expect_nothing(struct stream *stream); /* for each of these streams, beside that */
+/* 1: not yet, as items have still to leave, which is work of table_step; -1: refused. */
 int table_begin_append(struct table *table, struct reservation *reservation, struct error *error);
 void table_append_part(struct table *table, struct reservation *reservation, uint32_t n, struct stream *const *streams,
                        const uint8_t *flags);
+/* More items have to leave for max_bytes than leave with a part: that is work of table_step, and the next part waits for it. */
+bool table_is_shrinking(const struct table *table);
 /* What a ragged window shows of an item: steps of one episode of its stream, consecutive ones. */
 struct table_span {
     uint64_t first, count;

@@ -4,9 +4,11 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "base/words.h"
 #include "replay/cut_sink.h"
+#include "replay/slot_cut.h"
 #include "replay/slot_record.h"
 #include "replay/table_state.h"
 
@@ -73,7 +75,7 @@ static int take_counters(struct table *table, const struct record *record, struc
     table->changes = head->number;
     table->added = head->added;
     table->sampled = head->sampled;
-    table->removed = head->removed;
+    table->removed = head->removed - (table->work.resetting ? table->items.live : 0); /* they leave in table_step */
     table->stale_updates = head->stale_updates;
     table->stale_items = head->stale_items;
     table->updates_applied = head->updates_applied;
@@ -112,6 +114,7 @@ static const char *read_group(struct slot_store *store, const uint8_t *body, siz
         for (uint32_t j = 0; j < i; j++)
             if (slots[j] == slots[i]) return "a slot that came twice";
         known |= 1ull << i;
+        if (store->cut) slot_cut_before_rewrite(store->cut, slots[i]);
         store->block_bytes -= coded_columns_bytes(&store->coded, slots[i]);
         coded_columns_forget(&store->coded, slots[i]);
         slot_store_hold(store, slots[i]);
@@ -272,17 +275,13 @@ static const char *apply_change(struct table *table, struct record *record) {
 
 /* ---- the others ---------------------------------------------------------------------------------------------------- */
 
-static void apply_reset(struct table *table) {
-    while (table->order.oldest != SLOT_NONE) table_remove(table, table->order.oldest);
-    table_repair(table);
-}
-
 /* Items that the settings do not allow leave by records of their own. */
 static int apply_settings(struct table *table, struct record *record, struct error *error) {
+    struct table_work *work = &table->work;
     size_t length = (size_t)(record->end - record->at);
     if (table_begin_configure(table, take(record, length), length, error)) return -1;
-    table->work.wearing = table->work.shrinking = false;
-    while (table->work.walking) table_step(table, 0);
+    work->wearing = work->shrinking = false;
+    work->walking = work->fill_sampler || work->fill_remover || work->fill_freshness;
     return 0;
 }
 
@@ -291,10 +290,11 @@ int table_apply(struct table *table, const uint8_t *bytes, size_t length, struct
     if (!open_record(&record, bytes, length))
         return error_set(error, ERROR_GENERIC, "table '%s': a change of %zu bytes", table->config.name, length);
     if (check_head(table, &record, error)) return -1;
+    if (table_has_work(table)) return refuse(table, &record, error, "an earlier one is not done");
     const char *wrong = NULL;
     switch (record.head.kind) {
     case TABLE_JOURNAL_CHANGE: wrong = apply_change(table, &record); break;
-    case TABLE_JOURNAL_RESET: apply_reset(table); break;
+    case TABLE_JOURNAL_RESET: table_begin_reset(table); break;
     case TABLE_JOURNAL_SETTINGS:
         if (apply_settings(table, &record, error)) return -1;
         break;
@@ -324,6 +324,7 @@ void table_apply_begin(struct table *table) {
 }
 
 void table_apply_end(struct table *table) {
+    table_step(table, CLOCK_NEVER);
     take_slots_by_number(&table->items, false);
     slot_store_collect(&table->items);
     slot_store_forget_ids(&table->items, random_entropy());

@@ -11,6 +11,10 @@
 
 /* ---- state --------------------------------------------------------------------------------------------------------- */
 
+static bool has_too_many(const struct table *table) {
+    return table->items.live > table_effective_capacity(&table->config);
+}
+
 bool table_is_ready(const struct table *table, struct error *error) {
     const struct table_work *work = &table->work;
     if (work->resetting) {
@@ -22,7 +26,8 @@ bool table_is_ready(const struct table *table, struct error *error) {
                              "the table is being changed: its %" PRIu32 " items are looked at once more",
                              table->items.live);
     }
-    if (work->shrinking) {
+    /* Amid an eviction for max_bytes alone the items are whole, and commits make room as ever. */
+    if (work->shrinking && has_too_many(table)) {
         return error_because(error, ERROR_TIMEOUT,
                              "the table is being changed: it holds %" PRIu32 " items, more than it may",
                              table->items.live);
@@ -30,10 +35,15 @@ bool table_is_ready(const struct table *table, struct error *error) {
     return true;
 }
 
+/* Where records are applied, items that are too old leave by records of their own. */
+static bool has_stale(const struct table *table) {
+    uint32_t slot;
+    return !table->items.takes_by_number && freshness_stale(&table->freshness, &slot);
+}
+
 bool table_has_work(const struct table *table) {
     const struct table_work *work = &table->work;
-    uint32_t slot;
-    return work->resetting || work->walking || work->shrinking || freshness_stale(&table->freshness, &slot);
+    return work->resetting || work->walking || work->shrinking || has_stale(table);
 }
 
 /* ---- slices -------------------------------------------------------------------------------------------------------- */
@@ -76,13 +86,13 @@ static void walk_slice(struct table *table) {
 
 static bool too_large(const struct table *table) {
     uint64_t max_bytes = table->config.max_bytes;
-    return table->items.live && (table->items.live > table_effective_capacity(&table->config) ||
-                                 (max_bytes && table_bytes(table) > max_bytes));
+    return has_too_many(table) || (table->items.live && max_bytes && table_bytes(table) > max_bytes);
 }
 
 static void shrink_slice(struct table *table) {
-    for (uint32_t i = 0; i < SLICE_ITEMS && too_large(table); i++) table_make_room(table, 1);
-    table->work.shrinking = too_large(table);
+    uint32_t left = SLICE_ITEMS;
+    for (; left > 0 && has_too_many(table); left--) table_make_room(table, 1);
+    if (left > 0) table->work.shrinking = table_make_room_for_bytes(table, left);
 }
 
 static void sweep_slice(struct table *table) {
@@ -183,6 +193,7 @@ static int replace_selectors(struct table *table, const struct table_config *con
 /* Out of records that lack updates of priorities, items may have larger ones than when these settings were given. */
 static void limit_unlogged_priorities(struct table *table, const struct table_config *config) {
     double limit = priority_limit(config);
+    if (max_tree_maximum(&table->priorities) <= limit) return;
     for (uint32_t slot = table->order.oldest; slot != SLOT_NONE; slot = table->items.slot[slot].newer)
         if (max_tree_value(&table->priorities, slot) > limit)
             table_set_priority(table, slot, limit, table_keys(table, limit));
@@ -203,6 +214,7 @@ int table_begin_configure(struct table *table, const uint8_t *spec, size_t lengt
     work->shrinking = too_large(table);
     table_limit_priorities(table);
     rate_limiter_configure(&table->limiter, &config);
+    if (table->limiter.samples < table->drawing) table->limiter.samples = table->drawing;
     table_journal_tell(table, TABLE_JOURNAL_SETTINGS, spec, length);
     return 0;
 }

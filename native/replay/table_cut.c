@@ -35,7 +35,7 @@ static void write_chunk(struct table_cut *cut, uint32_t chunk) {
         double priority = max_tree_value(&table->priorities, first + i);
         memcpy(generations + 4 * i, &slot->generation, 4);
         memcpy(times + 4 * i, &slot->times_sampled, 4);
-        memcpy(ages + 8 * i, &table->items.age[first + i], 8);
+        memcpy(ages + 8 * i, &slot->age, 8);
         memcpy(priorities + 8 * i, &priority, 8);
         lives[i] = slot->live;
         if (!slot->live) bitmap_set(cut->items.passed, first + i); /* an item that left before the cut may be pinned */

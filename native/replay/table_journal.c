@@ -222,7 +222,7 @@ void table_journal_write(struct table *table) {
 void table_journal_left(struct table *table, uint32_t slot) {
     struct table_journal *journal = table->journal;
     const struct slot_store *items = &table->items;
-    if (items->list_length && items->age[slot] >= journal->first_age) {
+    if (items->list_length && items->slot[slot].age >= journal->first_age) {
         const uint32_t *list = slot_list(items, slot);
         for (uint32_t i = 0; i < items->list_length; i++)
             if (list[i] < SLOT_STEPS_MOST) journal->seen[list[i]]--;

@@ -242,9 +242,9 @@ static int restore_slot(struct table_restore *restore, const struct index_record
     restore->described_count++;
     if (!record->lives[i]) return 0;
     entry->times_sampled = load_u32(record->times + 4 * i);
-    memcpy(&items->age[slot], record->ages + 8 * i, 8);
+    memcpy(&entry->age, record->ages + 8 * i, 8);
     memcpy(&restore->priorities[slot], record->priorities + 8 * i, 8);
-    if (record->lives[i] != 1 || entry->generation == 0 || items->age[slot] >= items->next_age)
+    if (record->lives[i] != 1 || entry->generation == 0 || entry->age >= items->next_age)
         return refuse(restore, error, "an item that cannot be", slot);
     if (table_check_priorities(restore->table, &restore->priorities[slot], 1, slot, error))
         return refuse(restore, error, "an item of a priority that cannot be", slot);
@@ -326,7 +326,7 @@ static int restore_order(struct table_restore *restore, struct aged_slot *order,
     const struct slot_store *items = &table->items;
     uint32_t count = 0;
     for (uint32_t slot = 0; slot < items->fresh; slot++)
-        if (items->slot[slot].live) order[count++] = (struct aged_slot){items->age[slot], slot};
+        if (items->slot[slot].live) order[count++] = (struct aged_slot){items->slot[slot].age, slot};
     qsort(order, count, sizeof *order, compare_ages);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t slot = order[i].slot;

@@ -117,7 +117,7 @@ static struct table_detail detail(const struct table *table, uint32_t slot) {
     return (struct table_detail){
         .priority = max_tree_value(&table->priorities, slot),
         .times_sampled = table->items.slot[slot].times_sampled,
-        .age = table->items.next_age - table->items.age[slot] - 1,
+        .age = table->items.next_age - table->items.slot[slot].age - 1,
         .size = table->items.live,
     };
 }

@@ -11,7 +11,9 @@
  * Records (table_journal.h) need no such order: each table tells a step with the first of its own items that shows it,
  * whatever the others have told, so a shared step may be told once for each table. Whoever applies them has the slot
  * once. It is used for another step only after the items that showed the former have left, and of these the records were
- * written when they left, in whichever table. */
+ * written when they left, in whichever table. Of a dropped table the record was written before. Its items let go
+ * later, and where records are applied a slot may be used for another step before they have: nobody reads their steps
+ * any more but a snapshot, and its cut hands out what the slot had (slot_cut_before_rewrite). */
 #include "replay/table_state.h"
 
 #include <inttypes.h>
@@ -91,6 +93,16 @@ int table_share_steps(struct table *table, struct table *owner, struct error *er
     return 0;
 }
 
+bool table_let_go_some(struct table *table, uint32_t most) {
+    const struct slot_store *items = &table->items;
+    if (!table->owner || table->lacks_references) return false;
+    for (uint32_t done = 0; done < most && table->let_go < items->fresh; done += 1 + items->list_length) {
+        uint32_t slot = table->let_go++;
+        if (slot_is_occupied(items, slot)) slot_store_drop_list(items, slot_list(items, slot));
+    }
+    return table->let_go < items->fresh;
+}
+
 void table_share_leave(struct table *table) {
     if (!table->owner || table->leaves) return;
     table->leaves = true;
@@ -98,15 +110,10 @@ void table_share_leave(struct table *table) {
     table->owner->leaving_slots += table->items.slots;
 }
 
-static void let_go(const struct slot_store *items) {
-    for (uint32_t slot = 0; slot < items->fresh; slot++)
-        if (slot_is_occupied(items, slot)) slot_store_drop_list(items, slot_list(items, slot));
-}
-
 void table_share_end(struct table *table) {
     struct table *owner = table->owner;
     if (!owner) return;
-    if (!table->lacks_references) let_go(&table->items);
+    while (table_let_go_some(table, UINT32_MAX)) continue;
     *(table->leaves ? &owner->leaving_slots : &owner->sharing_slots) -= table->items.slots;
     if (--owner->sharers == 0 && owner->freed) table_free(owner);
 }

@@ -25,7 +25,7 @@ struct table_work {
     uint32_t next;
     bool fill_sampler, fill_remover, fill_freshness; /* … and enters these; */
     bool wearing;     /* … and leaves if it was sampled often enough */
-    bool shrinking;   /* items beyond the effective capacity leave */
+    bool shrinking;   /* items beyond the effective capacity or max_bytes leave */
 };
 
 struct table {
@@ -55,6 +55,7 @@ struct table {
     struct slot_store own_steps;
     struct table *owner; /* whose steps it shares; NULL: nobody's (table_share.c) */
     bool leaves; /* it was dropped, and holds steps of `owner` until it is freed */
+    uint32_t let_go; /* items in slots below hold none any more */
     uint32_t sharers; /* tables that share its steps */
     uint64_t sharing_slots, leaving_slots; /* of their items: tables in service, and those that were dropped */
     bool freed; /* it goes with the last of them */
@@ -98,6 +99,8 @@ void table_count_draw(struct table *table, uint32_t slot); /* of a live item */
 void table_repair(struct table *table);
 /* Removes n items, as the remover chooses; n <= live items. As after table_remove. */
 void table_make_room(struct table *table, uint64_t n);
+/* As many of them as leave for max_bytes, `most` at a time. Whether more have to: not where it is in vain. */
+bool table_make_room_for_bytes(struct table *table, uint32_t most);
 /* Whether no reset or change is under way; otherwise ERROR_TIMEOUT and the reason. */
 bool table_is_ready(const struct table *table, struct error *error);
 /* Whether items that are too old have left; otherwise ERROR_TIMEOUT and the reason. */

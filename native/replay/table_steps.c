@@ -1,4 +1,10 @@
-/* table_steps: streams of steps, appending to them, and binding items to what their windows see. */
+/* table_steps: streams of steps, appending to them, and binding items to what their windows see.
+ *
+ * Why a part of an append does little, however many items must leave for max_bytes: a step goes with the last item that shows
+ * it, so a remover that chooses at random may free nothing many times in a row. At most MOST_LEAVING items leave with a part.
+ * What is left to do is work of table_step, in slices, and whoever appends waits for that: between two parts of an append the
+ * table is above max_bytes by the steps of one part at most. Where other tables show the steps, too, items that leave may free
+ * nothing at all: at most MOST_IN_VAIN do, one after the other, and then an append is refused. */
 #include "replay/table_state.h"
 
 #include <assert.h>
@@ -9,6 +15,7 @@
 #include "base/memory.h"
 
 #define PART_STEPS 8192u /* that items see which are resolved at once */
+#define MOST_LEAVING 1024u /* items, with a part of an append */
 #define MOST_IN_VAIN 64u /* items that leave one after the other and free little */
 
 bool table_has_windows(const struct table *table) {
@@ -116,20 +123,32 @@ uint64_t table_bytes(const struct table *table) {
     return (uint64_t)table->items.live * table->items.slot_bytes + ragged + slot_store_bytes(&table->own_steps);
 }
 
+static bool exceeds_bytes(const struct table *table) {
+    return table->config.max_bytes && table_bytes(table) > table->config.max_bytes;
+}
+
 /* What other tables show stays when the owner's items leave, so these may leave in vain: what they free is less than half of
  * an item and a step. After MOST_IN_VAIN in a row one more is tried each time, since the others may have changed. */
-static void evict_for_bytes(struct table *table) {
-    while (table->items.live && table_bytes(table) > table->config.max_bytes) {
+bool table_make_room_for_bytes(struct table *table, uint32_t most) {
+    for (uint32_t i = 0; i < most && table->items.live && exceeds_bytes(table); i++) {
         uint64_t before = table_bytes(table);
-        uint64_t with_a_step = table->items.slot_bytes + slot_store_mean_bytes(table->steps);
+        uint64_t with_a_step = table->sharers ? table->items.slot_bytes + slot_store_mean_bytes(table->steps) : 0;
         table_make_room(table, 1);
         bool is_in_vain = before - table_bytes(table) < with_a_step / 2;
         table->left_in_vain = is_in_vain ? table->left_in_vain + 1 : 0;
-        if (table->sharers && table->left_in_vain >= MOST_IN_VAIN) break;
+        if (table->left_in_vain >= MOST_IN_VAIN) return false;
     }
-    if (table_bytes(table) <= table->config.max_bytes) table->left_in_vain = 0;
+    if (!exceeds_bytes(table)) table->left_in_vain = 0;
+    return table->items.live && exceeds_bytes(table);
+}
+
+/* Whether more have to leave, which is work of table_step. */
+static bool evict_for_bytes(struct table *table) {
+    bool more = table_make_room_for_bytes(table, MOST_LEAVING);
+    table->work.shrinking |= more;
     table_repair(table);
     if (table->journal) table_journal_write(table);
+    return more;
 }
 
 void reservation_expect(struct reservation *reservation, uint32_t n, struct stream *const *streams) {
@@ -173,12 +192,13 @@ static int check_kept(const struct table *table, uint32_t more, struct error *er
     return 0;
 }
 
-/* Where other tables share the steps, the table may hold more than max_bytes although its items have left. */
+/* Where other tables share the steps, the table may hold more than max_bytes although its items have left. 1: some have still
+ * to leave. */
 static int check_bytes(struct table *table, struct error *error) {
     uint64_t max_bytes = table->config.max_bytes;
-    if (!max_bytes || !table->sharers || table_bytes(table) <= max_bytes) return 0;
-    evict_for_bytes(table);
-    if (table_bytes(table) <= max_bytes) return 0;
+    if (!table->sharers || !exceeds_bytes(table)) return 0;
+    if (evict_for_bytes(table)) return 1;
+    if (!exceeds_bytes(table)) return 0;
     return error_set(error, ERROR_LIMIT,
                      "table '%s' takes %" PRIu64 " bytes with its steps, its max_bytes is %" PRIu64
                      ", and its items free too little when they leave: streams, or items of the tables that share its "
@@ -192,7 +212,8 @@ int table_begin_append(struct table *table, struct reservation *reservation, str
     while ((left = reservation_place_steps(reservation, error)) > 0) {
     }
     if (left < 0 || table_check_open(table, error) || check_kept(table, reservation->expects, error)) return -1;
-    if (reservation_code(reservation, CLOCK_NEVER, error) || check_bytes(table, error)) return -1;
+    if (reservation_code(reservation, CLOCK_NEVER, error)) return -1;
+    if ((left = check_bytes(table, error))) return left;
     /* Not before: what may still be refused takes no room from others. */
     reservation->keeps = reservation->expects;
     table->keeping += reservation->keeps;
@@ -223,13 +244,20 @@ int table_append(struct table *table, struct reservation *reservation, struct st
                  const uint8_t *flags, struct error *error) {
     if (check_flags(reservation->n, flags, error)) return -1;
     reservation_expect(reservation, reservation->n, streams);
-    if (table_begin_append(table, reservation, error)) {
+    int left;
+    while ((left = table_begin_append(table, reservation, error)) > 0) table_step(table, CLOCK_NEVER);
+    if (left < 0) {
         reservation_expect_nothing(reservation);
         for (uint32_t i = 0; i < reservation->n; i++) table_stream_expect_nothing(streams[i]);
         return -1;
     }
     table_append_part(table, reservation, reservation->n, streams, flags);
+    if (table->work.shrinking) table_step(table, CLOCK_NEVER);
     return 0;
+}
+
+bool table_is_shrinking(const struct table *table) {
+    return table->work.shrinking;
 }
 
 /* ---- items --------------------------------------------------------------------------------------------------------- */

@@ -181,6 +181,13 @@ static void trace_reply(uint32_t number, const uint8_t *bytes, size_t length) {
     fprintf(stderr, "\n");
 }
 
+/* Behind junk a word of a request may be read as a request of its own, such as SYNC. Its answer is a file, behind which no line
+ * ends. */
+static bool begins_file(const struct peer *peer, const struct scan *scan) {
+    size_t length = (size_t)(scan->end - scan->at);
+    return !peer->counts && *scan->at == '$' && memmem(scan->at, length < 64 ? length : 64, "\r\nREDIS", 7);
+}
+
 static void look_at_replies(uint32_t number, bool quiet) {
     struct peer *peer = &peers[number];
     size_t length;
@@ -194,6 +201,11 @@ static void look_at_replies(uint32_t number, bool quiet) {
     struct scan scan = {bytes + peer->looked_at, bytes + length};
     while (scan.at < scan.end) {
         const uint8_t *begin = scan.at;
+        if (begins_file(peer, &scan)) {
+            peer->follows = true;
+            memory_peer_forget_received(peer->connection);
+            return;
+        }
         if (!step_over(&scan, 0)) {
             scan.at = begin;
             break;
@@ -215,6 +227,11 @@ static void look_at_replies(uint32_t number, bool quiet) {
 
 /* ---- peers ----------------------------------------------------------------------------------------------------------- */
 
+/* Whether a command is in its midst: it may wait for a time, as a transaction with DEBUG SLEEP does behind its head. */
+static bool is_amid_command(void) {
+    return server->exclusive.on || server->slices.working.head || server->slices.replying.head;
+}
+
 /* The loop's turns until nothing is left to do at once, or there were many. True: all is quiet. */
 static bool turn_for_a_while(void) {
     int quiet = 0;
@@ -222,7 +239,7 @@ static bool turn_for_a_while(void) {
         uint64_t wait_us = server_step(server);
         quiet = transport->operations->poll(transport, 0) == 0 && wait_us > 0 ? quiet + 1 : 0;
     }
-    return quiet == 2;
+    return quiet == 2 && !is_amid_command();
 }
 
 static void turn_and_look(void) {

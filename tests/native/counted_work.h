@@ -72,7 +72,7 @@ static inline void send_steps(struct memory_peer *peer, size_t step_bytes, uint3
 }
 
 /* Items of steps 0, 1, … of the streams in turn; `block`: milliseconds to wait, NULL: none. */
-static inline void send_items(struct memory_peer *peer, uint32_t n, const char *block) {
+static inline void send_items_of(struct memory_peer *peer, const char *table, uint32_t n, const char *block) {
     uint32_t *streams = malloc(n * sizeof *streams);
     uint64_t *steps = malloc(n * sizeof *steps);
     uint8_t *rewards = calloc(n, 1);
@@ -83,7 +83,7 @@ static inline void send_items(struct memory_peer *peer, uint32_t n, const char *
     }
     send_arguments(peer, block ? 12 : 10);
     send_word(peer, "REPLAY.ITEM");
-    send_word(peer, "t");
+    send_word(peer, table);
     sprintf(number, "%u", n);
     send_word(peer, number);
     send_bulk(peer, streams, n * sizeof *streams);
@@ -98,6 +98,10 @@ static inline void send_items(struct memory_peer *peer, uint32_t n, const char *
     free(streams);
     free(steps);
     free(rewards);
+}
+
+static inline void send_items(struct memory_peer *peer, uint32_t n, const char *block) {
+    send_items_of(peer, "t", n, block);
 }
 
 #endif

@@ -166,12 +166,17 @@ static inline bool is_large_replies(const uint8_t *bytes, size_t length, size_t 
 #define OBSERVATION 4096u
 
 /* The command for table t with that spec, which is freed. */
-static inline void send_spec(struct memory_peer *peer, const char *command, struct msgpack_writer *spec) {
+static inline void send_spec_of(struct memory_peer *peer, const char *table, const char *command,
+                                struct msgpack_writer *spec) {
     send_arguments(peer, 3);
     send_word(peer, command);
-    send_word(peer, "t");
+    send_word(peer, table);
     send_bulk(peer, spec->data, spec->length);
     memory_free(spec->data);
+}
+
+static inline void send_spec(struct memory_peer *peer, const char *command, struct msgpack_writer *spec) {
+    send_spec_of(peer, "t", command, spec);
 }
 
 static inline void send_create_table(struct memory_peer *peer) {

@@ -11,6 +11,8 @@
 #define WORDS_MOST 64
 #define ID_A "00000000000000000000000000000000000000aa"
 #define ID_B "00000000000000000000000000000000000000bb"
+#define ID_C "00000000000000000000000000000000000000cc"
+#define ID_D "00000000000000000000000000000000000000dd"
 
 static struct resp_argument words[WORDS_MOST];
 static char bytes[4096];
@@ -68,9 +70,11 @@ static void a_whole_topology_gives_each_slot_its_shard(void) {
     CHECK(
         strcmp(text.data,
                "{\"version\": 5, \"shards\": [{\"shard\": 3, \"id\": \"" ID_A
-               "\", \"host\": \"h1\", \"port\": 1, \"tls_port\": 0, \"unix\": \"\", \"slots\": [[0, 99], [200, 200]]}, "
+               "\", \"host\": \"h1\", \"port\": 1, \"tls_port\": 0, \"unix\": \"\", \"slots\": [[0, 99], [200, 200]], "
+               "\"replicas\": []}, "
                "{\"shard\": 7, \"id\": \"" ID_B "\", \"host\": \"::1\", \"port\": 65535, \"tls_port\": 9, \"unix\": "
-               "\"/tmp/b\", \"slots\": [[100, 199], [201, 16383]]}], \"moves\": [{\"slots\": [0, 9], \"from\": 3, "
+               "\"/tmp/b\", \"slots\": [[100, 199], [201, 16383]], \"replicas\": []}], "
+               "\"moves\": [{\"slots\": [0, 9], \"from\": 3, "
                "\"to\": 7}, "
                "{\"slots\": [16383, 16383], \"from\": 7, \"to\": 3}], \"leaving\": [], \"gone\": []}") == 0);
     text_free(&text);
@@ -90,6 +94,29 @@ static void a_shard_may_have_no_slot(void) {
     CHECK(topology && !topology_next_run(topology, 0, 1, &run));
     CHECK(topology_next_run(topology, 0, 0, &run) && run.first == 0 && run.last == 16383);
     topology_free(topology);
+}
+
+static void replicas_are_told_with_their_shard(void) {
+    struct topology *topology =
+                        read_line("5 7 " TWO " TLS 7 9 REPLICA 7 " ID_C " h3 3 4 REPLICA 3 " ID_D " h4 5 0 MOVE 0-9 7"),
+                    *elsewhere =
+                        read_line("5 7 " TWO " TLS 7 9 REPLICA 7 " ID_C " h3 3 0 REPLICA 3 " ID_D " h4 5 0 MOVE 0-9 7"),
+                    *fewer = read_line("5 7 " TWO " TLS 7 9 REPLICA 7 " ID_C " h3 3 4 MOVE 0-9 7");
+    CHECK(topology && topology->replica_count == 2 && fewer->replica_count == 1);
+    CHECK(topology_next_replica(topology, -1, 0) == 1 && topology_next_replica(topology, 1, 0) == -1);
+    CHECK(topology_next_replica(topology, -1, 1) == 0 && topology_next_replica(fewer, -1, 0) == -1);
+    CHECK(topology_equals(topology, topology) && !topology_equals(topology, elsewhere) &&
+          !topology_equals(topology, fewer));
+    struct text text = {0};
+    topology_write_json(topology, &text);
+    CHECK(strstr(text.data, "\"slots\": [[0, 99], [200, 200]], \"replicas\": [{\"id\": \"" ID_D
+                            "\", \"host\": \"h4\", \"port\": 5, \"tls_port\": 0}]}"));
+    CHECK(
+        strstr(text.data, "\"replicas\": [{\"id\": \"" ID_C "\", \"host\": \"h3\", \"port\": 3, \"tls_port\": 4}]}]"));
+    text_free(&text);
+    topology_free(topology);
+    topology_free(elsewhere);
+    topology_free(fewer);
 }
 
 /* Ids carry the number of a shard, so that of one that has gone stays taken. */
@@ -128,6 +155,15 @@ static void what_makes_no_whole_topology_is_refused_with_the_reason(void) {
         {"1 3 " TWO " TLS 3 0", "port for TLS is 1 to 65535"},
         {"1 3 " TWO " TLS 3 1 TLS 3 2", "of shard 3 is given twice"},
         {"1 3 " TWO " MOVE 1 7 TLS 3 1", "expected SHARD"},
+        {"1 3 " TWO " REPLICA 4 " ID_C " h 1 0", "one of the shards, by its number"},
+        {"1 3 " TWO " REPLICA 3 short h 1 0", "hexadecimal"},
+        {"1 3 " TWO " REPLICA 3 " ID_C " '' 1 0", "a replica's host"},
+        {"1 3 " TWO " REPLICA 3 " ID_C " h 0 0", "a replica's ports"},
+        {"1 3 " TWO " REPLICA 3 " ID_C " h 1 65536", "a replica's ports"},
+        {"1 3 " TWO " REPLICA 3 " ID_A " h 1 0", "the id of another server"},
+        {"1 3 " TWO " REPLICA 3 " ID_C " h 1 0 REPLICA 7 " ID_C " h 2 0", "the id of another server"},
+        {"1 3 " TWO " REPLICA 3 " ID_C " h 1", "expected SHARD"},
+        {"1 3 " TWO " MOVE 1 7 REPLICA 3 " ID_C " h 1 0", "expected SHARD"},
         {"1 3 " TWO " MOVE 1 9", "one of the shards"},
         {"1 3 " TWO " MOVE 1 3 MOVE 0-5 3", "twice"},
         {"1 3 " TWO " rest", "expected SHARD"},
@@ -182,6 +218,7 @@ int main(void) {
     RUN(only_what_stands_in_the_first_braces_counts);
     RUN(a_whole_topology_gives_each_slot_its_shard);
     RUN(a_shard_may_have_no_slot);
+    RUN(replicas_are_told_with_their_shard);
     RUN(shards_that_leave_and_have_gone_are_told_and_stay_gone);
     RUN(what_makes_no_whole_topology_is_refused_with_the_reason);
     RUN(whatever_is_read_is_whole);

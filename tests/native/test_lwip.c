@@ -10,6 +10,8 @@
 #include <lwip/priv/tcp_priv.h>
 
 #include "check.h"
+#include "net/dpdk/memif.h"
+#include "net/dpdk/port.h"
 #include "net/lwip/connection.h"
 #include "net/lwip/demultiplex.h"
 #include "net/lwip/hooks.h"
@@ -210,6 +212,38 @@ static void test_many_with_little_to_say_are_bounded_in_a_turn(void) {
     CHECK(went >= 64 && went < 1000 && sending.line.waiting == 1000 - went);
     sending_begin_turn(&sending);
     CHECK(sending_may(&sending, &talkers[999], 100));
+}
+
+static bool is_served(struct sending *sending, struct lwip_connection *connection) {
+    sending_wait(sending, connection);
+    sending_serve(sending);
+    bool served = !connection->turn.waits;
+    sending_leave(sending, connection);
+    return served;
+}
+
+static void test_of_long_frames_fewer_go_in_a_turn_and_wait_for_the_device(void) {
+    static struct port port;
+    static struct tcp_pcb idle = {.state = ESTABLISHED};
+    static struct lwip_connection connection = {.pcb = &idle};
+    static const uint16_t mtus[] = {576, 1500, 9600, 9601, 16384, MEMIF_MTU_MOST};
+    stack.port = &port;
+    for (size_t i = 0; i < sizeof mtus / sizeof *mtus; i++) {
+        struct sending sending;
+        sending_open(&sending);
+        port = (struct port){.burst = port_burst(mtus[i])};
+        CHECK(mtus[i] <= 9600 ? port.burst == PORT_BURST : port.burst * mtus[i] <= PORT_BURST * 1500u);
+        CHECK(port_flush_frames(&port) > 0);
+        port.queued = port_flush_frames(&port) - 1;
+        sending.turn_frames = 2 * port.burst - 1;
+        CHECK(is_served(&sending, &connection));
+        port.queued++;
+        CHECK(!is_served(&sending, &connection));
+        port.queued = 0;
+        sending.turn_frames++;
+        CHECK(!is_served(&sending, &connection));
+    }
+    stack.port = NULL;
 }
 
 /* ---- frames ahead of a lost one ---------------------------------------------------------------------------------- */
@@ -574,6 +608,7 @@ int main(void) {
     RUN(test_a_connection_that_ends_under_its_frame_leaves_the_list_whole);
     RUN(test_little_goes_at_once_and_much_waits_for_its_turn);
     RUN(test_many_with_little_to_say_are_bounded_in_a_turn);
+    RUN(test_of_long_frames_fewer_go_in_a_turn_and_wait_for_the_device);
     RUN(test_early_frames_come_back_in_order_when_the_gap_is_filled);
     RUN(test_reports_begin_with_what_came_last);
     RUN(test_what_came_twice_ahead_of_a_gap_is_noticed_and_its_block_reported_first);

@@ -146,6 +146,28 @@ static void a_client_that_leaves_its_change_alone_changes_nothing_about_it(void)
     close_server();
 }
 
+static void a_change_that_has_begun_is_not_said_to_be_unblocked(void) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer(), *other = connect_peer(), *behind = connect_peer();
+    create_large_table(peer);
+    say(peer, "REPLAY.RESET t\r\n");
+    turn();
+    say(behind, "REPLAY.RESET t\r\n");
+    turn();
+    say(other, "CLIENT UNBLOCK 3 ERROR\r\nCLIENT UNBLOCK 1 ERROR\r\n");
+    while (silent(peer) || silent(behind)) CHECK(turn() == 0);
+    CHECK(received_prefix(peer, "-TIMEOUT the change of table 't' continues"));
+    CHECK(received(behind, "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n"));
+    settle();
+    CHECK(received(other, ":1\r\n:1\r\n") && table_field(other, "size") == 0);
+    /* What the client sends next has not begun. */
+    say(peer, "REPLAY.SAMPLE t 1 BLOCK 0\r\n");
+    settle();
+    CHECK(answers(other, "CLIENT UNBLOCK 1 ERROR\r\n", ":1\r\n"));
+    CHECK(received(peer, "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n"));
+    close_server();
+}
+
 static void dropping_a_table_at_work_tells_who_waits(void) {
     open_server(false, NULL);
     struct memory_peer *peer = connect_peer(), *other = connect_peer();
@@ -177,6 +199,7 @@ int main(void) {
     RUN(a_change_of_sampler_wakes_who_waited_for_it);
     RUN(changes_come_one_after_the_other);
     RUN(a_client_that_leaves_its_change_alone_changes_nothing_about_it);
+    RUN(a_change_that_has_begun_is_not_said_to_be_unblocked);
     RUN(dropping_a_table_at_work_tells_who_waits);
     RUN(items_of_old_policies_leave_between_other_work);
     CHECK(memory_used_bytes() == before);

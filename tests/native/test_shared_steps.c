@@ -18,6 +18,7 @@
 #define MOST_STEPS 8192u
 #define KNOWN 4096u /* ids of one table, the newest */
 #define MOST_RECORDS 1024u
+#define MANY 4000u /* items, of which more must leave than leave with a part of an append */
 
 enum { FRAME, NUMBER, OBS, COLUMNS };
 static const char *const names[TABLES] = {"owner", "queue", "other"};
@@ -109,6 +110,7 @@ static void apply(struct stage *stage, uint32_t place, const uint8_t *record, si
 static void apply_waiting(struct stage *stage) {
     for (uint32_t i = 0; i < stage->waiting; i++) {
         apply(stage, stage->records[i].place, stage->records[i].bytes, stage->records[i].length);
+        table_step(stage->tables[stage->records[i].place].copy, CLOCK_NEVER);
         free(stage->records[i].bytes);
     }
     stage->waiting = 0;
@@ -305,6 +307,13 @@ static void begin_anew(struct stage *stage) {
 static void drop_one(struct stage *stage, enum step_codec codec) {
     struct one *one = &stage->tables[1 + below(stage, TABLES - 1)];
     apply_waiting(stage);
+    table_share_leave(one->table);
+    while (table_let_go_some(one->table, 1 + below(stage, 2 * LENGTH))) {
+        append(stage);
+        make_item(stage, &stage->tables[0]);
+        table_let_go_some(one->copy, 1);
+    }
+    apply_waiting(stage);
     table_free(one->table);
     table_free(one->copy);
     struct table_config config = config_of(names[one->place], codec, 30);
@@ -314,18 +323,21 @@ static void drop_one(struct stage *stage, enum step_codec codec) {
     CHECK(table_journal_begin(one->table, &one->sink, &error) == 0 && table_journal_tell_created(one->table));
 }
 
+static struct table *make_one(struct stage *stage, uint32_t place, enum step_codec codec) {
+    struct one *one = &stage->tables[place];
+    *one = (struct one){.sink.record = take_record, .stage = stage, .place = place};
+    struct table_config config = config_of(names[place], codec, place == 0 ? 40 : 30);
+    config.max_times_sampled = place == 1 ? 1 : 0;
+    one->table = make(&config);
+    CHECK(place == 0 || table_share_steps(one->table, stage->tables[0].table, &error) == 0);
+    CHECK(table_journal_begin(one->table, &one->sink, &error) == 0 && table_journal_tell_created(one->table));
+    return one->table;
+}
+
 static void run(enum step_codec codec, uint64_t seed) {
     struct stage *stage = calloc(1, sizeof *stage);
     random_seed(&stage->random, seed);
-    for (uint32_t i = 0; i < TABLES; i++) {
-        struct one *one = &stage->tables[i];
-        *one = (struct one){.sink.record = take_record, .stage = stage, .place = i};
-        struct table_config config = config_of(names[i], codec, i == 0 ? 40 : 30);
-        config.max_times_sampled = i == 1 ? 1 : 0;
-        one->table = make(&config);
-        CHECK(i == 0 || table_share_steps(one->table, stage->tables[0].table, &error) == 0);
-        CHECK(table_journal_begin(one->table, &one->sink, &error) == 0 && table_journal_tell_created(one->table));
-    }
+    for (uint32_t i = 0; i < TABLES; i++) make_one(stage, i, codec);
     for (uint32_t i = 0; i < STREAMS; i++)
         CHECK(stage->streams[i] = table_stream_new(stage->tables[0].table, HISTORY, &error));
     for (uint32_t i = 0; i < 3000; i++) {
@@ -381,13 +393,17 @@ static uint64_t item_at(struct table *table, struct stream *stream, uint64_t ste
     return id;
 }
 
-static void pair(struct table *tables[2], uint64_t max_bytes) {
+static void pair_of(struct table *tables[2], uint64_t capacity, uint64_t max_bytes) {
     for (uint32_t i = 0; i < 2; i++) {
-        struct table_config config = config_of(names[i], CODEC_NONE, 100);
+        struct table_config config = config_of(names[i], CODEC_NONE, capacity);
         config.max_bytes = i == 0 ? max_bytes : 0;
         tables[i] = make(&config);
     }
     CHECK(table_share_steps(tables[1], tables[0], &error) == 0);
+}
+
+static void pair(struct table *tables[2], uint64_t max_bytes) {
+    pair_of(tables, 100, max_bytes);
 }
 
 static void a_step_counts_once_and_stays_as_long_as_one_item_shows_it(void) {
@@ -406,22 +422,26 @@ static void a_step_counts_once_and_stays_as_long_as_one_item_shows_it(void) {
     table_free(tables[1]);
 }
 
+static void shows_the_first_frames(struct table *table, uint64_t id) {
+    uint8_t seen[LENGTH * FRAME_BYTES], frame[FRAME_BYTES];
+    uint32_t slot;
+    CHECK(table_get(table, 1, &id, 0, &slot, NULL, &error) == 0);
+    table_gather(table, OBS, &slot, 1, seen);
+    for (uint32_t i = 0; i < LENGTH; i++) {
+        fill_frame(frame, i);
+        CHECK(memcmp(seen + i * FRAME_BYTES, frame, FRAME_BYTES) == 0);
+    }
+    table_unpin(table, &slot, 1);
+}
+
 static void the_steps_stay_when_their_owner_goes(void) {
     struct table *tables[2];
-    uint8_t seen[LENGTH * FRAME_BYTES], frame[FRAME_BYTES];
     pair(tables, 0);
     struct stream *stream = table_stream_new(tables[0], 3, &error);
     append_frames(tables[0], stream, 3);
     uint64_t id = item_at(tables[1], stream, 2);
     table_free(tables[0]);
-    uint32_t slot;
-    CHECK(table_get(tables[1], 1, &id, 0, &slot, NULL, &error) == 0);
-    table_gather(tables[1], OBS, &slot, 1, seen);
-    for (uint32_t i = 0; i < LENGTH; i++) {
-        fill_frame(frame, i);
-        CHECK(memcmp(seen + i * FRAME_BYTES, frame, FRAME_BYTES) == 0);
-    }
-    table_unpin(tables[1], &slot, 1);
+    shows_the_first_frames(tables[1], id);
     table_free(tables[1]);
 }
 
@@ -484,6 +504,78 @@ static void an_owner_keeps_its_items_where_they_would_leave_in_vain(void) {
     table_reset(tables[1]);
     for (uint32_t i = 0; i < 200; i++) append_and_show(tables, stream, 1, 1); /* now each that leaves frees a step */
     CHECK(info_of(tables[0]).size > 80 && info_of(tables[0]).bytes <= max_bytes + 8);
+    table_free(tables[0]);
+    table_free(tables[1]);
+}
+
+/* `n` steps, which all enter with one part. */
+static struct reservation *begin_many(struct table *table, struct stream *stream, uint32_t n) {
+    static struct stream *streams[MANY];
+    static uint8_t frames[MANY * FRAME_BYTES];
+    struct reservation *reservation = table_reserve_steps(table, n, &error);
+    for (uint32_t i = 0; i < n; i++) streams[i] = stream;
+    CHECK(reservation);
+    reservation_fill(reservation, FRAME, frames);
+    reservation_expect(reservation, n, streams);
+    return reservation;
+}
+
+static void enter_many(struct table *table, struct reservation *reservation, struct stream *stream, uint32_t n) {
+    static struct stream *streams[MANY];
+    for (uint32_t i = 0; i < n; i++) streams[i] = stream;
+    table_append_part(table, reservation, n, streams, NULL);
+}
+
+/* Symptom: thousands of items were to leave, and with the first thousand the owner was above max_bytes for good: the next
+ * append was refused although more of its items would have made room. */
+static void all_items_of_an_owner_leave_that_must_however_many(void) {
+    uint64_t max_bytes = (MANY + 20) * (FRAME_BYTES + 8);
+    struct table *tables[2];
+    pair_of(tables, MANY, max_bytes);
+    struct stream *stream = table_stream_new(tables[0], 3, &error), *large = table_stream_new(tables[0], MANY, &error);
+    append_frames(tables[0], stream, 2);
+    for (uint32_t i = 0; i < MANY; i++) append_and_show(tables, stream, 2, 1);
+    CHECK(info_of(tables[0]).size == MANY);
+
+    struct reservation *reservation = begin_many(tables[0], large, MANY);
+    CHECK(table_begin_append(tables[0], reservation, &error) == 0);
+    enter_many(tables[0], reservation, large, MANY);
+    CHECK(info_of(tables[0]).size == MANY - 1024 && info_of(tables[0]).bytes > max_bytes);
+    CHECK(table_is_shrinking(tables[0]));
+
+    reservation = begin_many(tables[0], stream, 1); /* whoever does not wait */
+    CHECK(table_begin_append(tables[0], reservation, &error) == 1 && info_of(tables[0]).size == MANY - 2048);
+    CHECK(table_is_shrinking(tables[0]));
+    uint32_t slices = 1;
+    for (; table_step(tables[0], 0); slices++) continue;
+    CHECK(slices > 10 && info_of(tables[0]).bytes <= max_bytes && info_of(tables[0]).size > 0);
+    CHECK(table_begin_append(tables[0], reservation, &error) == 0);
+    enter_many(tables[0], reservation, stream, 1);
+    CHECK(info_of(tables[0]).bytes <= max_bytes);
+    table_free(tables[0]);
+    table_free(tables[1]);
+}
+
+/* Slices end as well when items leave in vain, and then it is refused. */
+static void slices_end_where_items_leave_in_vain(void) {
+    uint64_t max_bytes = (MANY + 20) * (FRAME_BYTES + 8);
+    struct table *tables[2];
+    pair_of(tables, MANY, max_bytes);
+    struct stream *stream = table_stream_new(tables[0], 3, &error), *large = table_stream_new(tables[0], MANY, &error);
+    append_frames(tables[0], stream, 2);
+    for (uint32_t i = 0; i < MANY; i++) append_and_show(tables, stream, 2, i < 1500 ? 1 : 3);
+    struct reservation *reservation = begin_many(tables[0], large, MANY);
+    CHECK(table_begin_append(tables[0], reservation, &error) == 0);
+    enter_many(tables[0], reservation, large, MANY);
+    CHECK(table_is_shrinking(tables[0]));
+    while (table_step(tables[0], 0)) continue;
+    uint64_t left = info_of(tables[0]).size;
+    CHECK(!table_is_shrinking(tables[0]) && left < MANY - 1500 && left > MANY - 1600);
+    CHECK(info_of(tables[0]).bytes > max_bytes && info_of(tables[1]).size == MANY - 1500);
+    CHECK(append_one(tables[0], stream) == -1 && error.code == ERROR_LIMIT && info_of(tables[0]).size == left - 1);
+    error.code = ERROR_NONE;
+    table_reset(tables[1]);
+    CHECK(append_one(tables[0], stream) == 0 && info_of(tables[0]).bytes <= max_bytes);
     table_free(tables[0]);
     table_free(tables[1]);
 }
@@ -556,6 +648,45 @@ static void a_dropped_table_takes_its_room_until_it_is_freed_but_not_where_recor
     table_free(owner);
 }
 
+/* Its records name the slots of the dropped table's steps for other ones, and something still refers to its copy. */
+static void a_cut_of_copies_shows_what_a_dropped_table_did(void) {
+    struct stage *stage = calloc(1, sizeof *stage);
+    struct table *owner = make_one(stage, 0, CODEC_NONE), *queue = make_one(stage, 1, CODEC_NONE);
+    struct stream *stream = table_stream_new(owner, 3, &error);
+    append_frames(owner, stream, 3);
+    uint64_t id = item_at(queue, stream, 2);
+    table_stream_free(owner, stream);
+    apply_waiting(stage);
+    struct table *copies[2] = {stage->tables[0].copy, stage->tables[1].copy};
+    struct memory_sink memory[2];
+    for (uint32_t i = 0; i < 2; i++) begin(copies[i], &memory[i], 1 << 20);
+    table_free(queue);
+    table_share_leave(copies[1]);
+    stream = table_stream_new(owner, 3, &error);
+    append_frames(owner, stream, 3);
+    item_at(owner, stream, 2);
+    apply_waiting(stage);
+    CHECK(copies[0]->own_steps.fresh == 3);
+    struct table_restore *restores[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        finish_cut(copies[i]);
+        restores[i] = table_restore_begin(memory[i].description, memory[i].description_length, &error);
+    }
+    CHECK(restores[0] && restores[1] && table_restore_share(restores[1], restores[0], &error) == 0);
+    for (uint32_t i = 2; i-- > 0; forget(&memory[i]))
+        for (const struct kept_record *record = memory[i].first; record; record = record->next)
+            CHECK(table_restore_record(restores[i], record->kind, record->body, record->length, &error) == 0);
+    queue = table_restore_finish(restores[1], &error);
+    table_free(table_restore_finish(restores[0], &error));
+    shows_the_first_frames(queue, id);
+    table_free(queue);
+    table_free(copies[1]);
+    CHECK(info_of(copies[0]).size == 1 && info_of(copies[0]).steps == 3);
+    table_free(copies[0]);
+    table_free(owner);
+    free(stage);
+}
+
 static void a_snapshot_has_both_tables_and_the_steps_once(void) {
     struct table *tables[2];
     pair(tables, 0);
@@ -592,9 +723,12 @@ int main(void) {
     RUN(the_steps_stay_when_their_owner_goes);
     RUN(max_bytes_of_the_owner_counts_what_others_show);
     RUN(an_owner_keeps_its_items_where_they_would_leave_in_vain);
+    RUN(all_items_of_an_owner_leave_that_must_however_many);
+    RUN(slices_end_where_items_leave_in_vain);
     RUN(a_table_that_shares_may_hold_steps_beyond_its_max_bytes);
     RUN(what_does_not_fit_together_is_refused);
     RUN(a_dropped_table_takes_its_room_until_it_is_freed_but_not_where_records_are_applied);
+    RUN(a_cut_of_copies_shows_what_a_dropped_table_did);
     RUN(a_snapshot_has_both_tables_and_the_steps_once);
     return 0;
 }

@@ -13,6 +13,7 @@
 #define STREAMS 3u
 #define KNOWN 512u
 #define MOST_RECORDS 512u
+#define MANY 1000u
 
 enum { FRAME, NUMBER, OBS, NEXT, BEFORE };
 
@@ -44,12 +45,20 @@ static void apply(struct stage *stage, const uint8_t *record, size_t length) {
     CHECK(stage->copy && error.code == ERROR_NONE);
 }
 
+/* The first that waits; what it leaves to do is left. */
+static void apply_first(struct stage *stage) {
+    apply(stage, stage->record[0], stage->length[0]);
+    free(stage->record[0]);
+    stage->waiting--;
+    memmove(stage->record, stage->record + 1, stage->waiting * sizeof *stage->record);
+    memmove(stage->length, stage->length + 1, stage->waiting * sizeof *stage->length);
+}
+
 static void apply_waiting(struct stage *stage) {
-    for (uint32_t i = 0; i < stage->waiting; i++) {
-        apply(stage, stage->record[i], stage->length[i]);
-        free(stage->record[i]);
+    while (stage->waiting) {
+        apply_first(stage);
+        table_step(stage->copy, CLOCK_NEVER);
     }
-    stage->waiting = 0;
 }
 
 static uint8_t *take_record(struct table_journal_sink *sink, size_t bytes) {
@@ -245,7 +254,7 @@ static void compare(struct stage *stage) {
     uint32_t slot = table->order.oldest, other = copy->order.oldest;
     for (uint32_t i = 0; i < table->items.live; i++) {
         CHECK(slot == other && table_id(table, slot) == table_id(copy, other));
-        CHECK(table->items.age[slot] == copy->items.age[slot]);
+        CHECK(table->items.slot[slot].age == copy->items.slot[slot].age);
         CHECK(max_tree_value(&table->priorities, slot) == max_tree_value(&copy->priorities, slot));
         if (table->config.max_times_sampled)
             CHECK(table->items.slot[slot].times_sampled >= copy->items.slot[slot].times_sampled);
@@ -367,7 +376,99 @@ static void test_ragged(void) {
     for (uint64_t seed = 1; seed <= 4; seed++) run(ragged_config(), seed);
 }
 
+/* ---- work that a record leaves -------------------------------------------------------------------------------------- */
+
+static void begin_stage(struct stage *stage, struct table_config config) {
+    config.durable = config.log_priorities = true;
+    *stage = (struct stage){.sink.record = take_record, .table = make(&config), .holds_back = true};
+    CHECK(table_journal_begin(stage->table, &stage->sink, &error) == 0 && table_journal_tell_created(stage->table));
+    apply_waiting(stage);
+}
+
+static void end_stage(struct stage *stage) {
+    compare(stage);
+    table_free(stage->table);
+    table_free(stage->copy);
+}
+
+static uint32_t slices_of(struct table *table) {
+    uint32_t slices = 0;
+    for (; table_has_work(table); slices++) table_step(table, 0);
+    return slices;
+}
+
+static void refuses_the_next(struct stage *stage) {
+    CHECK(table_apply(stage->copy, stage->record[0], stage->length[0], &error) == -1);
+    CHECK(strstr(error.message, "an earlier one is not done"));
+}
+
+static void what_looks_at_every_item_is_done_in_slices(void) {
+    struct stage stage;
+    uint64_t ids[MANY];
+    begin_stage(&stage, small_config(MANY, SELECTOR_PRIORITIZED));
+    CHECK(add(stage.table, MANY, 0, NULL, ids) == 0);
+    apply_waiting(&stage);
+
+    struct table_config config = *table_config(stage.table);
+    uint8_t *spec;
+    size_t length;
+    config.sampler = SELECTOR_UNIFORM;
+    config.priority_exponent = 0;
+    CHECK(table_config_write_changeable(&config, &spec, &length, &error) == 0);
+    CHECK(table_configure(stage.table, spec, length, &error) == 0);
+    memory_free(spec);
+    table_reset(stage.table);
+
+    apply_first(&stage);
+    CHECK(stage.copy->sampler.kind == SELECTOR_UNIFORM && stage.copy->sampler.uniform.count == 0);
+    refuses_the_next(&stage);
+    CHECK(slices_of(stage.copy) >= MANY / 64 && stage.copy->sampler.uniform.count == MANY);
+
+    CHECK(add(stage.table, 1, 7, NULL, ids) == 0);
+    apply_first(&stage);
+    CHECK(info_of(stage.copy).size == MANY && !table_is_ready(stage.copy, &error));
+    refuses_the_next(&stage);
+    CHECK(slices_of(stage.copy) >= MANY / 64 && info_of(stage.copy).size == 0);
+    apply_waiting(&stage);
+    end_stage(&stage);
+}
+
+/* Whoever takes part of a primary takes its work as well. */
+static void what_is_left_is_done_when_records_end(void) {
+    struct stage stage;
+    uint64_t ids[MANY];
+    begin_stage(&stage, small_config(MANY, SELECTOR_UNIFORM));
+    CHECK(add(stage.table, MANY, 0, NULL, ids) == 0);
+    apply_waiting(&stage);
+    table_reset(stage.table);
+    apply_first(&stage);
+    table_apply_end(stage.copy);
+    CHECK(!table_has_work(stage.copy) && info_of(stage.copy).size == 0);
+    end_stage(&stage);
+}
+
+/* The version of a new item makes others too old: these leave by the record that comes next, and not before. */
+static void items_that_are_too_old_leave_by_records_alone(void) {
+    struct stage stage;
+    struct table_config config = small_config(20, SELECTOR_UNIFORM);
+    uint64_t id;
+    strcpy(config.column[0].name, TABLE_VERSION_COLUMN);
+    config.column[0].type = COLUMN_INT64;
+    config.max_staleness = 3;
+    begin_stage(&stage, config);
+    CHECK(add(stage.table, 1, 1, NULL, &id) == 0 && add(stage.table, 1, 9, NULL, &id) == 0);
+    CHECK(stage.waiting == 3 && info_of(stage.table).size == 1);
+    apply_first(&stage);
+    apply_first(&stage);
+    CHECK(!table_has_work(stage.copy) && !table_step(stage.copy, CLOCK_NEVER) && info_of(stage.copy).size == 2);
+    apply_waiting(&stage);
+    end_stage(&stage);
+}
+
 int main(void) {
+    RUN(what_looks_at_every_item_is_done_in_slices);
+    RUN(what_is_left_is_done_when_records_end);
+    RUN(items_that_are_too_old_leave_by_records_alone);
     RUN(test_windows);
     RUN(test_windows_in_blocks);
     RUN(test_ragged);

@@ -1,5 +1,7 @@
 /* Tests that no turn of the loop lasts longer than a millisecond, by a clock that counts work. */
 #include "counted_work.h"
+#include "server/replay/replay_registry.h"
+#include "server/replay/replay_subsystem.h"
 #include "store/store.h"
 
 #define KEYS 60000
@@ -132,6 +134,58 @@ static void many_steps_are_appended_seen_and_shown_in_short_turns(void) {
     close_server();
 }
 
+static void create_sharing(struct memory_peer *peer, const char *name) {
+    struct msgpack_writer writer = {0};
+    write_windows(&writer, STEPS, 1, WINDOW, "none", 1);
+    write_text(&writer, "steps_of");
+    write_text(&writer, "t");
+    send_spec_of(peer, name, "REPLAY.CREATE", &writer);
+    settle();
+    CHECK(received(peer, "+OK\r\n"));
+}
+
+static void a_dropped_table_lets_go_of_shared_steps_in_short_turns_and_may_be_created_at_once(void) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer();
+    create_windows(peer, STEPS, 1, WINDOW, "none");
+    settle();
+    CHECK(received(peer, "+OK\r\n"));
+    create_sharing(peer, "a");
+    create_sharing(peer, "b");
+    create_sharing(peer, "c"); /* as many as there may be */
+    send_steps(peer, 1, STEPS);
+    settle();
+    CHECK(received(peer, ":131072\r\n"));
+    send_items_of(peer, "c", STEPS, NULL);
+    settle();
+    memory_peer_forget_received(peer);
+    say(peer, "REPLAY.CLOSE t \"\\x00\\x00\\x00\\x00\\x01\\x00\\x00\\x00\"\r\n");
+    settle();
+    CHECK(received(peer, ":2\r\n") && table_field(peer, "steps") == STEPS);
+    say(peer, "REPLAY.DROP c\r\n");
+    settle_in_short_turns(64);
+    CHECK(received(peer, "+OK\r\n") && table_field(peer, "steps") == 0);
+
+    create_sharing(peer, "c");
+    send_steps(peer, 1, STEPS);
+    settle();
+    CHECK(received(peer, ":131072\r\n"));
+    send_items_of(peer, "c", STEPS, NULL);
+    settle();
+    memory_peer_forget_received(peer);
+    say(peer, "REPLAY.DROP c\r\n");
+    for (int i = 0; i < 3; i++) {
+        server_step(server);
+        transport->operations->poll(transport, 0);
+    }
+    CHECK(received(peer, "+OK\r\n") && server->replay->tables->dropped);
+    create_sharing(peer, "c");
+    say(peer, "REPLAY.DROP c\r\n");
+    settle();
+    CHECK(received(peer, "+OK\r\n"));
+    close_server();
+}
+
 /* Steps that take some 0.2 ms each: the clock is looked at behind every one. */
 static void large_steps_are_compressed_in_short_turns(const char *compression) {
     open_server(false, NULL);
@@ -159,6 +213,7 @@ static void long_replies_of_scripts_are_made_in_short_turns(const char *script, 
 int main(void) {
     a_million_items_are_added_changed_drawn_read_and_deleted_in_short_turns();
     many_steps_are_appended_seen_and_shown_in_short_turns();
+    a_dropped_table_lets_go_of_shared_steps_in_short_turns_and_may_be_created_at_once();
     large_steps_are_compressed_in_short_turns("lz4");
     large_steps_are_compressed_in_short_turns("zstd");
     whatever_is_to_be_done_at_once_shares_the_time_of_one_turn();

@@ -8,6 +8,9 @@
 #include "table_stage.h"
 
 /* Columns: "frame" of a step (step_only), "reward" of items and steps, and windows over both. */
+#define MANY 4000u
+#define PART 1024u
+
 enum { FRAME, REWARD, OBS, NEXT, LAST_REWARDS, BEFORE, COLUMNS };
 
 static struct table_config window_config(uint64_t capacity) {
@@ -312,6 +315,44 @@ static void items_leave_for_steps_where_max_bytes_is_near(void) {
 }
 
 /* Symptom: of two large appends to new streams, one that fits and one that never does, both were refused. */
+/* A remover that chooses at random frees few steps, since other items show them as well. */
+static void few_items_leave_with_a_part_of_an_append_however_many_must(void) {
+    struct table_config config = window_config(MANY);
+    config.remover = SELECTOR_UNIFORM;
+    config.max_bytes = MANY * (8 + 16) + 16 * 16; /* of items, and of steps with some to spare */
+    struct table *table = make(&config);
+    struct stream *stream = table_stream_new(table, PART, &error), *streams[PART];
+    uint64_t id, values[PART] = {0};
+    for (uint32_t i = 0; i < MANY + 3; i++) {
+        CHECK(append(table, stream, 1, i, NULL) == 0);
+        CHECK(i < 3 || make_item(table, stream, i - 3, &id) == 0);
+    }
+    CHECK(info_of(table).size == MANY);
+
+    struct reservation *reservation = table_reserve_steps(table, PART, &error);
+    for (uint32_t i = 0; i < PART; i++) streams[i] = stream;
+    CHECK(reservation);
+    reservation_fill(reservation, FRAME, values);
+    reservation_fill(reservation, REWARD, values);
+    reservation_expect(reservation, PART, streams);
+    CHECK(table_begin_append(table, reservation, &error) == 0);
+    table_append_part(table, reservation, PART, streams, NULL);
+    CHECK(info_of(table).size == MANY - 1024 && info_of(table).bytes > config.max_bytes);
+    CHECK(table_is_shrinking(table) && table_has_work(table));
+    /* Symptom: meanwhile samples and items were refused, as of a table that is being changed. */
+    uint32_t slot;
+    CHECK(table_sample(table, 1, 0, true, &slot, NULL, NULL, NULL, NULL, &error) == 0);
+    table_unpin(table, &slot, 1);
+    CHECK(table_can_add(table, 1, &error) && table_can_sample_timed(table, 1, &error));
+    uint32_t slices = 1;
+    for (; table_step(table, 0); slices++) continue;
+    CHECK(slices > 10 && info_of(table).size < MANY - 1024 && info_of(table).bytes <= config.max_bytes);
+    CHECK(!table_is_shrinking(table) && append(table, stream, PART, 0, NULL) == 0);
+    CHECK(info_of(table).bytes <= config.max_bytes); /* one in a single call does it all */
+    table_stream_free(table, stream);
+    table_free(table);
+}
+
 static void steps_that_may_still_be_refused_take_no_room_in_max_bytes(void) {
     struct table_config config = window_config(1000);
     config.max_bytes = 40 * 16;
@@ -359,6 +400,7 @@ int main(void) {
     RUN(a_reservation_holds_the_steps_that_it_resolved);
     RUN(staged_items_keep_their_windows);
     RUN(items_leave_for_steps_where_max_bytes_is_near);
+    RUN(few_items_leave_with_a_part_of_an_append_however_many_must);
     RUN(steps_that_may_still_be_refused_take_no_room_in_max_bytes);
     RUN(coded_steps_of_an_uncompressed_table_are_the_steps);
     CHECK(memory_mapped_bytes() == 0);

@@ -36,7 +36,9 @@ struct client {
     bool goes_on_over_memory;   /* maxmemory refuses nothing: the script says so, or has written already */
     int slot;                   /* of the keys of its request, and of those that its script has reached; -1: none */
     uint8_t asking;             /* requests that may reach slots that move here: this one and the next */
+    bool reads_replica;         /* said READONLY: reads what a shard's replica has, and not its primary alone */
     bool crosses_slots;         /* a script that may reach keys of several slots, if all are here */
+    bool has_begun;             /* its request goes on by itself: where it waits, `expired` says so */
     bool goes_on_unwritten;     /* nor does a file that cannot be written: the script has written already */
     struct transaction *transaction; /* since MULTI; NULL: none (server/redis/transaction/transaction.h) */
     struct client_pubsub *pubsub; /* what it has subscribed to; NULL: never anything */
@@ -178,8 +180,8 @@ void client_send(struct client *client, const void *bytes, size_t length);
 void client_send_source(struct client *client, struct reply_source *source);
 /* Ends a wait by reply of `expired` (deadline, CLIENT UNBLOCK, stop). */
 void client_expire(struct client *client);
-/* Ends a wait with this error ("CODE text") in place of a reply of the command's own. What goes on in slices is
- * expired. */
+/* Ends a wait with this error ("CODE text") in place of a reply of the command's own. What goes on in slices, or
+ * has_begun, is expired. */
 void client_interrupt(struct client *client, const char *error);
 /* Tries a blocked client again; true if it is no longer blocked. */
 bool client_retry(struct client *client);

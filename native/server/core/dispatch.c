@@ -310,6 +310,7 @@ void client_request_done(struct client *client) {
     if (client->closing && exclusive_goes_on_without(client)) return;
     if (client->is_primary && !client->closing) upcalls.replication_applied(client);
     client_command_done(client);
+    client->has_begun = false;
     client->refusal = NULL;
     client->argc = 0;
     client->argv = NULL;

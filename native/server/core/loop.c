@@ -375,13 +375,11 @@ static uint64_t step_beside(void *context) {
     return earlier(wait_us, server->looks.next_poll_us - server->now_us);
 }
 
-void server_run(struct server *server) {
+int server_run(struct server *server) {
     for (int i = 0; i < server->transports.count; i++) {
         struct transport *transport = server->transports.all[i];
-        if (transport->operations->run) {
-            transport->operations->run(transport, step_beside, server);
-            return;
-        }
+        if (transport->operations->run) return transport->operations->run(transport, step_beside, server);
     }
     while (!has_stopped(server)) turn(server);
+    return 0;
 }

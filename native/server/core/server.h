@@ -67,7 +67,7 @@ struct server_config {
     int64_t busy_poll_us;                 /* keeps looking for events so long after the last, before it sleeps */
     char dpdk_device[512], dpdk_address[64], dpdk_gateway[64], dpdk_eal[1024], dpdk_faults[128], dpdk_offloads[64];
     char fstack_config[PATH_MAX];
-    int64_t dpdk_mtu, dpdk_lcore, dpdk_memory_bytes; /* as in struct transport_settings */
+    int64_t dpdk_mtu, dpdk_lcore, dpdk_memory_bytes, dpdk_queues, dpdk_queue; /* as in struct transport_settings */
     int64_t tls_port;                     /* of the kernel's sockets; −1: none; 0 before listening: any */
     char tls_cert_file[PATH_MAX], tls_key_file[PATH_MAX], tls_ca_cert_file[PATH_MAX], tls_ca_cert_dir[PATH_MAX];
     char tls_key_file_pass[256], tls_protocols[64], tls_ciphers[1024], tls_ciphersuites[512];
@@ -275,8 +275,9 @@ void server_config_defaults(struct server_config *config);
 const struct transport_events *server_events(struct server *server);
 int server_add_transport(struct server *server, struct transport *transport, struct error *error);
 
-/* Serves until asked to stop, then finishes pending replies (bounded in time) and returns. */
-void server_run(struct server *server);
+/* Serves until asked to stop, then finishes pending replies (bounded in time) and returns. -1: the device that it
+ * served on was lost before. */
+int server_run(struct server *server);
 /* Asks server_run to return; callable from event handlers and commands. */
 void server_ask_stop(struct server *server);
 /* One turn without waiting for events: due work, wake-ups, writing. Returns microseconds to the next due work; for

@@ -168,9 +168,9 @@ void client_expire(struct client *client) {
     resume(client);
 }
 
-/* Whose request is done in part must not be told that it was not: it is given up as by a stop. */
+/* Whose request is done in part, or goes on, must not be told that it was not: its wait ends as by a stop. */
 void client_interrupt(struct client *client, const char *error) {
-    if (slices_is_going_on(client)) {
+    if (client->has_begun || slices_is_going_on(client)) {
         client_expire(client);
         return;
     }

@@ -20,20 +20,27 @@
 
 /* A table is kept from being dropped by those that share its steps: that takes the right to write it. One that is there
  * was let in before. */
-static int check_sharing(struct client *client, const char *name, const struct resp_argument *spec,
-                         struct error *error) {
-    if (replay_registry_find(client->server->replay->tables, name, strlen(name), error)) return 0;
+static int check_sharing(struct client *client, const struct table_config *config, struct error *error) {
+    if (!*config->steps_of ||
+        replay_registry_find(client->server->replay->tables, config->name, strlen(config->name), error))
+        return 0;
+    const struct resp_argument owner = {.data = (uint8_t *)(uintptr_t)config->steps_of,
+                                        .length = strlen(config->steps_of)};
+    return upcalls.acl_may_access_key(client, &owner, KEY_WRITE)
+               ? 0
+               : error_set(error, ERROR_NOPERM,
+                           "this user has no permissions to write the table whose steps '%s' would share",
+                           config->name);
+}
+
+static int create(struct client *client, const char *name, const struct resp_argument *spec, struct error *error) {
     struct table_config *config = memory_alloc(sizeof *config);
     if (!config) return error_set(error, ERROR_GENERIC, "out of memory for a table's spec");
-    bool may = true;
-    if (table_config_parse(config, name, spec->data, spec->length, error) == 0 && *config->steps_of) {
-        const struct resp_argument owner = {.data = (uint8_t *)config->steps_of, .length = strlen(config->steps_of)};
-        may = upcalls.acl_may_access_key(client, &owner, KEY_WRITE);
-    }
+    int failed = table_config_parse(config, name, spec->data, spec->length, error) ||
+                 check_sharing(client, config, error) ||
+                 replay_registry_create_parsed(client->server->replay->tables, config, error);
     memory_free(config);
-    return may ? 0
-               : error_set(error, ERROR_NOPERM,
-                           "this user has no permissions to write the table whose steps '%s' would share", name);
+    return failed ? -1 : 0;
 }
 
 static void create_command(struct client *client) {
@@ -48,8 +55,7 @@ static void create_command(struct client *client) {
     }
     memcpy(name, argument->data, argument->length);
     name[argument->length] = 0;
-    if (check_sharing(client, name, spec, &error) ||
-        replay_registry_create_named(client->server->replay->tables, name, spec->data, spec->length, &error)) {
+    if (create(client, name, spec, &error)) {
         reply_failure(client, &error);
         return;
     }

@@ -175,25 +175,32 @@ static void expired(struct client *client) {
     const struct replay_request *request = client_state(client);
     struct error error;
     uint32_t n = request->partial ? 1 : request->n;
-    if (!replay_entry_missing(request->entry, &error) && table_can_add(request->entry->table, n, &error)) {
-        if (pause_holds_writes(client->server))
-            error_set(&error, ERROR_TIMEOUT, REPLAY_HELD_BACK);
-        else
-            error_set(&error, ERROR_TIMEOUT, "waits behind other ADDs of table '%s'",
-                      table_config(request->entry->table)->name);
-    }
+    if (!replay_entry_missing(request->entry, &error) && table_can_add(request->entry->table, n, &error))
+        replay_request_say_wait(client, "ADDs", &error);
     reply_failure(client, &error);
 }
 
+/* The table behind the one that was served last whose batch has work left, or else the first of them. */
+static struct replay_entry *next_with_work(const struct replay_registry *registry) {
+    struct replay_entry *first = NULL;
+    bool passed = false;
+    for (struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
+        if (entry->adder_has_work && passed) return entry;
+        if (entry->adder_has_work && !first) first = entry;
+        passed |= entry->sequence == registry->adder_served;
+    }
+    return first;
+}
+
 bool replay_adders_step(struct server *server) {
-    for (struct replay_entry *entry = server->replay->tables->entries; entry; entry = entry->next) {
-        while (entry->adder_has_work) {
-            uint64_t until_us = long_work_until(server);
-            struct wait_queue *queue = &entry->adders;
-            entry->adder_has_work = false;
-            if (queue->head && client_retry(queue->head)) wait_queue_wake(server, queue);
-            if (clock_monotonic_us() >= until_us) return true;
-        }
+    struct replay_registry *registry = server->replay->tables;
+    for (struct replay_entry *entry; (entry = next_with_work(registry));) {
+        uint64_t until_us = long_work_until(server);
+        struct wait_queue *queue = &entry->adders;
+        registry->adder_served = entry->sequence;
+        entry->adder_has_work = false;
+        if (queue->head && client_retry(queue->head)) wait_queue_wake(server, queue);
+        if (clock_monotonic_us() >= until_us) return true;
     }
     return false;
 }

@@ -50,7 +50,7 @@ static bool change_attempt(struct client *client) {
             reply_failure(client, &error);
             return true;
         }
-        request->begun = true;
+        request->begun = client->has_begun = true;
         table_step(entry->table, clock_monotonic_us() + FIRST_SLICE_US);
     }
     if (table_has_work(entry->table)) return false;

@@ -273,11 +273,7 @@ static void sample_expired(struct client *client) {
     struct error error;
     if (!replay_entry_missing(request->entry, &error) && can_sample(request, &error) &&
         replay_batch_allowed(request, client, &error)) {
-        if (pause_holds_writes(client->server))
-            error_set(&error, ERROR_TIMEOUT, REPLAY_HELD_BACK);
-        else
-            error_set(&error, ERROR_TIMEOUT, "waits behind other SAMPLEs of table '%s'",
-                      table_config(request->entry->table)->name);
+        replay_request_say_wait(client, "SAMPLEs", &error);
     }
     reply_failure(client, &error);
 }

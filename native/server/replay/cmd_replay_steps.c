@@ -5,8 +5,8 @@
  *   - Streams are their connection's own, which waits for the reply: nothing else happens to them in between. Others see steps
  *     only through items, and a file or a replica is told of steps with the first item that sees them.
  *   - All that may refuse an APPEND comes before its first step enters: blocks are looked into, streams opened, and max_bytes
- *     is held against all that the streams will keep, which counts from then on (table_begin_append). Closing the table
- *     stops only what had not begun.
+ *     is held against all that the streams will keep, which counts from then on (table_begin_append). Closing the table,
+ *     or a pause of writes, stops only what had not begun.
  *   - An item holds the steps that it is bound to, however many turns go by before it enters.
  *   - A client that goes in the midst gives back what had not entered. Its streams end, and with them the steps that had. */
 #include <inttypes.h>
@@ -125,13 +125,19 @@ static void take_back(struct client *client, struct replay_request *request) {
     request->opened = 0;
 }
 
+/* Whether items have still to leave, for steps that have entered or are to. */
+static bool must_await_room(const struct client *client, const struct replay_request *request) {
+    return client_may_block(client) && table_is_shrinking(request->entry->table);
+}
+
 /* The next piece of the work: steps get slots, blocks are put into place, looked into, or made, streams are opened; then steps
  * enter. 1: not now; -1: refused. */
 static int next_piece(struct client *client, struct replay_request *request, uint64_t deadline_us,
                       struct error *error) {
     const struct replay_registry *registry = client->server->replay->tables;
     if (replay_entry_missing(request->entry, error)) return -1;
-    if (request->begun) return append_part(client, request, error);
+    if (must_await_room(client, request)) return 1;
+    if (request->begun) return request->entered < request->n ? append_part(client, request, error) : 0;
     if (request->behind_streams && registry->closed_count) return 1;
     request->behind_streams = false;
     int left = reservation_place_steps(request->reservation, error);
@@ -140,8 +146,13 @@ static int next_piece(struct client *client, struct replay_request *request, uin
     if (left) return left < 0 ? -1 : 0;
     if (request->opened < request->n && open_part(client, request, error) == 0 && request->opened < request->n)
         return 0;
-    if (request->opened == request->n && table_begin_append(request->entry->table, request->reservation, error) == 0) {
+    bool in_parts = request->n > PART_STEPS, waits = in_parts && request->entry->changers.length > 0;
+    if (request->opened == request->n && (waits || replay_request_is_held_back(client))) return 1;
+    left = request->opened == request->n ? table_begin_append(request->entry->table, request->reservation, error) : -1;
+    if (left > 0) return 0;
+    if (left == 0) {
         request->begun = true;
+        if (in_parts) replay_request_begin_parts(request);
         return append_part(client, request, error);
     }
     take_back(client, request);
@@ -161,16 +172,15 @@ static bool append_some(struct client *client, uint64_t deadline_us) {
         return true;
     }
     if (request->begun) wait_queue_wake(client->server, &request->entry->adders); /* items may have left to make room */
-    if (request->entered < request->n) return false;
+    if (request->entered < request->n || must_await_room(client, request)) return false;
     reply_integer(client, request->n);
     return true;
 }
 
 static bool go_on(struct client *client) {
-    const struct replay_request *request = client_state(client);
     do {
         if (append_some(client, 0)) return true;
-    } while (!request->behind_streams && slices_have_time(client));
+    } while (!client->server->slices.not_now && slices_have_time(client));
     return false;
 }
 

@@ -3,12 +3,15 @@
 
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "replay/table_apply.h"
 #include "server/core/propagate.h"
 #include "server/core/server.h"
 #include "server/core/upcalls.h"
 #include "server/replay/replay_log.h"
+
+#define FIRST_SLICE_US 200u /* of a reset or of new settings, with the record itself: enough for small tables */
 
 static const char *name_of(const struct table *table) {
     return table_config(table)->name;
@@ -124,11 +127,20 @@ int replay_follow_apply(struct replay_registry *registry, const char *name, cons
         return -1;
     }
     tell_file(entry, kind, record, length);
-    if (kind == TABLE_JOURNAL_DROP)
+    if (kind == TABLE_JOURNAL_DROP) {
         take_out(registry, entry, false);
-    else
-        wait_queue_wake(registry->server, &entry->watchers);
+        return 0;
+    }
+    if (table_has_work(entry->table)) table_step(entry->table, clock_monotonic_us() + FIRST_SLICE_US);
+    wait_queue_wake(registry->server, &entry->watchers);
     return 0;
+}
+
+bool replay_follow_step(struct replay_registry *registry) {
+    bool left = false;
+    for (struct replay_entry *entry = registry->entries; entry; entry = entry->next)
+        if (entry->followed && table_has_work(entry->table)) left |= table_step(entry->table, 0);
+    return left;
 }
 
 /* ---- the end ------------------------------------------------------------------------------------------------------- */

@@ -13,9 +13,12 @@
  * changed. */
 int replay_follow_adopt(struct replay_registry *registry, struct table *const *tables, uint32_t count,
                         struct error *error);
-/* -1: it is refused, and the table is gone: all tables have to be sent again. */
+/* -1: it is refused, and the table is gone: all tables have to be sent again. A reset, or new settings, of a large table leave
+ * work, and the next record may come when that is done. */
 int replay_follow_apply(struct replay_registry *registry, const char *name, const uint8_t *record, size_t length,
                         struct error *error);
+/* Does a slice of such work. True: there is more. */
+bool replay_follow_step(struct replay_registry *registry);
 /* The tables are this server's own from here on. `streams`: its replicas, which have them as well, are told what happens to
  * them. False: there is no memory to tell it of one of them. */
 bool replay_follow_end(struct replay_registry *registry, bool streams);

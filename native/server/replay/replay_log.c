@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "replay/table_apply.h"
@@ -250,6 +251,7 @@ int replay_log_apply(struct replay_registry *registry, const char *name, const u
     struct replay_entry *entry = find(registry, name);
     if (kind == TABLE_JOURNAL_CREATE) {
         unskip(skipped, name);
+        while (replay_registry_sweep_dropped(registry)) continue; /* nothing else does before the server runs */
         struct replay_entry *made = replay_log_make(registry, name, record, length, skipped, error);
         if (!made && error->code != ERROR_NOTABLE) return -1;
         if (made)
@@ -274,7 +276,11 @@ int replay_log_apply(struct replay_registry *registry, const char *name, const u
     }
     if (!entry || !entry->logged)
         return error_set(error, ERROR_NOTABLE, "a change of the table '%s', which is not there", name);
-    if (kind != TABLE_JOURNAL_DROP) return table_apply(entry->table, record, length, error);
+    if (kind != TABLE_JOURNAL_DROP) {
+        if (table_apply(entry->table, record, length, error)) return -1;
+        table_step(entry->table, CLOCK_NEVER);
+        return 0;
+    }
     replay_registry_drop(registry, entry);
     return 0;
 }

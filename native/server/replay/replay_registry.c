@@ -21,10 +21,12 @@ struct replay_registry *replay_registry_new(struct server *server) {
     return registry;
 }
 
+#define STEPS_LET_GO 256u /* in one piece of work */
+
 /* ---- freeing ------------------------------------------------------------------------------------------------------- */
 
 /* The server may still hold a woken queue in its list: such an entry waits for a later sweep. */
-static void sweep_dropped(struct replay_registry *registry) {
+bool replay_registry_sweep_dropped(struct replay_registry *registry) {
     struct replay_entry **link = &registry->dropped;
     while (*link) {
         struct replay_entry *entry = *link;
@@ -34,10 +36,12 @@ static void sweep_dropped(struct replay_registry *registry) {
             link = &entry->next;
             continue;
         }
+        if (table_let_go_some(entry->table, STEPS_LET_GO)) return true;
         *link = entry->next;
         table_free(entry->table);
         memory_free(entry);
     }
+    return false;
 }
 
 static void free_entries(struct replay_entry *entry) {
@@ -147,7 +151,7 @@ void replay_registry_enter(struct replay_registry *registry, struct replay_entry
     *link = entry;
     entry->sequence = ++registry->entered;
     registry->count++;
-    sweep_dropped(registry);
+    replay_registry_sweep_dropped(registry);
 }
 
 struct replay_entry *replay_registry_sharer(const struct replay_registry *registry, const struct replay_entry *owner) {
@@ -160,42 +164,31 @@ int replay_registry_share_steps(struct replay_registry *registry, struct table *
     const struct table_config *config = table_config(table);
     if (!*config->steps_of) return 0;
     const struct replay_entry *owner = find(registry, config->steps_of, strlen(config->steps_of));
-    return owner ? table_share_steps(table, owner->table, error)
-                 : error_set(error, ERROR_NOTABLE,
-                             "table '%s' shares the steps of table '%s', which is not there; create that one first",
-                             config->name, config->steps_of);
+    if (!owner)
+        return error_set(error, ERROR_NOTABLE,
+                         "table '%s' shares the steps of table '%s', which is not there; create that one first",
+                         config->name, config->steps_of);
+    int failed = table_share_steps(table, owner->table, error);
+    if (!failed || error->code != ERROR_LIMIT) return failed;
+    /* Whoever has dropped a table may create it again at once. */
+    while (replay_registry_sweep_dropped(registry)) continue;
+    return table_share_steps(table, owner->table, error);
 }
 
-int replay_registry_create_named(struct replay_registry *registry, const char *name, const uint8_t *spec, size_t length,
-                                 struct error *error) {
+int replay_registry_create_parsed(struct replay_registry *registry, const struct table_config *config,
+                                  struct error *error) {
     if (registry->server->place.follows_tables)
         return error_set(
             error, ERROR_GENERIC,
             "this replica has its primary's tables: create the table there, or send REPLICAOF NO ONE first");
-    struct table_config *config = memory_alloc(sizeof *config);
-    if (!config) return error_set(error, ERROR_GENERIC, "out of memory for a table's spec");
-    int failed = table_config_parse(config, name, spec, length, error);
-    struct replay_entry *entry = failed ? NULL : find(registry, config->name, strlen(config->name));
-    if (failed || entry) {
-        if (!failed) {
-            failed = registry->adopting ? replay_registry_adopt(entry->table, config, registry->adopting, error)
-                     : same_config(table_config(entry->table), config, error) ? 0
-                                                                              : -1;
-        }
-        memory_free(config);
-        return failed;
-    }
-    if (registry->count == REPLAY_MAX_TABLES) {
-        memory_free(config);
+    struct replay_entry *entry = find(registry, config->name, strlen(config->name));
+    if (entry && registry->adopting) return replay_registry_adopt(entry->table, config, registry->adopting, error);
+    if (entry) return same_config(table_config(entry->table), config, error) ? 0 : -1;
+    if (registry->count == REPLAY_MAX_TABLES)
         return error_set(error, ERROR_LIMIT, "there are %u tables, the most a server holds; drop one first",
                          REPLAY_MAX_TABLES);
-    }
-    if (replay_registry_check_memory(registry, config, 0, error)) {
-        memory_free(config);
-        return -1;
-    }
+    if (replay_registry_check_memory(registry, config, 0, error)) return -1;
     struct table *table = table_new(config, error);
-    memory_free(config);
     if (!table) return -1;
     if (replay_registry_share_steps(registry, table, error)) {
         table_free(table);
@@ -214,7 +207,12 @@ int replay_registry_create_named(struct replay_registry *registry, const char *n
 }
 
 int replay_registry_create(struct replay_registry *registry, const uint8_t *spec, size_t length, struct error *error) {
-    return replay_registry_create_named(registry, NULL, spec, length, error);
+    struct table_config *config = memory_alloc(sizeof *config);
+    if (!config) return error_set(error, ERROR_GENERIC, "out of memory for a table's spec");
+    int failed =
+        table_config_parse(config, NULL, spec, length, error) || replay_registry_create_parsed(registry, config, error);
+    memory_free(config);
+    return failed ? -1 : 0;
 }
 
 void replay_registry_drop(struct replay_registry *registry, struct replay_entry *entry) {
@@ -256,7 +254,7 @@ void replay_entry_retain(struct replay_entry *entry) {
 
 void replay_entry_release(struct replay_entry *entry) {
     assert(entry->references > 0);
-    if (--entry->references == 0 && entry->dropped) sweep_dropped(entry->registry);
+    if (--entry->references == 0 && entry->dropped) replay_registry_sweep_dropped(entry->registry);
 }
 
 void *replay_registry_scratch(struct replay_registry *registry, size_t bytes) {
@@ -287,6 +285,15 @@ bool replay_request_is_held_back(const struct client *client) {
     bool is_held = client->blocked && client_may_block(client) && pause_holds_writes(client->server);
     if (is_held) client->server->replay->tables->held_back = true;
     return is_held;
+}
+
+void replay_request_say_wait(struct client *client, const char *others, struct error *error) {
+    const struct replay_request *request = client_state(client);
+    if (pause_holds_writes(client->server))
+        error_set(error, ERROR_TIMEOUT, REPLAY_HELD_BACK);
+    else
+        error_set(error, ERROR_TIMEOUT, "waits behind other %s of table '%s'", others,
+                  table_config(request->entry->table)->name);
 }
 
 bool replay_registry_is_amid(const struct replay_registry *registry) {

@@ -159,6 +159,7 @@ struct replay_registry {
     /* At the start, after a restore: a table created again takes the settings given, and says so here. */
     struct text *adopting;
     bool held_back; /* clients that wait may go on once writes may */
+    uint64_t adder_served; /* the sequence of the table whose batch was made ready last */
     bool logs; /* there is an append-only file */
     uint32_t unlogged; /* durable tables that it lacks */
 };
@@ -192,14 +193,16 @@ struct replay_registry *replay_registry_new(struct server *server); /* NULL: mem
 void replay_registry_free(struct replay_registry *registry);
 /* Creates a table from a spec that holds its name. An identical table that exists already is success. */
 int replay_registry_create(struct replay_registry *registry, const uint8_t *spec, size_t length, struct error *error);
-/* As above, with the name apart (NULL: in the spec). */
-int replay_registry_create_named(struct replay_registry *registry, const char *name, const uint8_t *spec, size_t length,
-                                 struct error *error);
+/* As above, from a spec that was parsed. */
+int replay_registry_create_parsed(struct replay_registry *registry, const struct table_config *config,
+                                  struct error *error);
 /* NULL with ERROR_NOTABLE. */
 struct replay_entry *replay_registry_find(struct replay_registry *registry, const void *name, size_t length,
                                           struct error *error);
 /* Takes a table out of service, and with it those that share its steps: their waiters are answered NOTABLE. */
 void replay_registry_drop(struct replay_registry *registry, struct replay_entry *entry);
+/* Frees dropped tables that nothing refers to, as much as one piece of work may: true if there is more to do at once. */
+bool replay_registry_sweep_dropped(struct replay_registry *registry);
 bool replay_entry_missing(const struct replay_entry *entry, struct error *error); /* sets NOTABLE for a dropped one */
 void replay_entry_retain(struct replay_entry *entry);
 void replay_entry_release(struct replay_entry *entry);
@@ -218,6 +221,8 @@ void replay_request_begin_parts(struct replay_request *request);
  * stop or a failover has begun meanwhile. It is tried again after that. */
 bool replay_request_is_held_back(const struct client *client);
 #define REPLAY_HELD_BACK "waits until writes go on, which a pause, a failover or a stop holds back"
+/* Says why one that its table would let through waits: it is held back, or behind others of its command. */
+void replay_request_say_wait(struct client *client, const char *others, struct error *error);
 /* Whether a request is between two parts of its batch. */
 bool replay_registry_is_amid(const struct replay_registry *registry);
 

@@ -42,6 +42,13 @@ static uint64_t streams_work(struct server *server) {
     return tables->closed_count && replay_streams_step(tables, long_work_until(server)) ? 0 : CLOCK_NEVER;
 }
 
+static uint64_t dropped_work(struct server *server) {
+    struct replay_registry *tables = server->replay->tables;
+    while (tables->dropped && replay_registry_sweep_dropped(tables))
+        if (clock_monotonic_us() >= long_work_until(server)) return 0;
+    return CLOCK_NEVER;
+}
+
 static uint64_t adders_work(struct server *server) {
     return replay_adders_step(server) ? 0 : CLOCK_NEVER;
 }
@@ -79,7 +86,8 @@ static const struct info_section info[] = {
 };
 
 static const struct long_task tasks[] = {
-    {streams_work}, {adders_work, .waits_for_exclusive = true}, {change_work}, {cold_readers_step}, {.run = NULL}};
+    {streams_work}, {dropped_work},      {adders_work, .waits_for_exclusive = true},
+    {change_work},  {cold_readers_step}, {.run = NULL}};
 
 static const struct command *const commands[] = {commands_gradients, commands_replay, commands_share, commands_weights,
                                                  NULL};

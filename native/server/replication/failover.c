@@ -198,10 +198,6 @@ static void begin(struct server *server, const struct wish *wish) {
 /* FAILOVER [TO host port [FORCE]] [TIMEOUT milliseconds] · FAILOVER ABORT */
 void failover_command(struct client *client) {
     struct server *server = client->server;
-    if (server->config.cluster_enabled) {
-        reply_error(client, "ERR FAILOVER not allowed in cluster mode.");
-        return;
-    }
     if (client->argc == 2 && argument_is(&client->argv[1], "abort")) {
         if (failover_of(server)->state == FAILOVER_NONE) {
             reply_error(client, "ERR No failover in progress.");

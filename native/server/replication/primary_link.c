@@ -21,6 +21,8 @@
 #include "server/durability/durability_subsystem.h"
 #include "server/durability/restore.h"
 #include "server/durability/snapshots.h"
+#include "server/replay/replay_follow.h"
+#include "server/replay/replay_subsystem.h"
 #include "server/replication/epoch.h"
 #include "server/replication/received_file.h"
 #include "server/replication/replicas.h"
@@ -246,6 +248,7 @@ static void go_up(struct primary_link *link) {
     epoch_follow(link->server, link->next_epoch, link->next_origin);
     say(link, LOG_NOTICE, "primary_up", "followed, from offset %" PRIu64,
         change_stream_end(&link->server->replication->stream));
+    client->is_resting = replay_follow_step(link->server->replay->tables); /* of a record before the link was lost */
     link_acknowledge(link->server);
 }
 
@@ -497,6 +500,14 @@ static uint64_t resolved(struct primary_link *link) {
     return link->state == LINK_WAITS ? link->retry_us : CLOCK_NEVER;
 }
 
+/* A record of a table has left work, which is a task of the tables' own (cmd_replay_change.c). */
+static uint64_t await_work(struct primary_link *link) {
+    if (!link->client->is_resting) return CLOCK_NEVER;
+    if (replay_follow_step(link->server->replay->tables)) return 0;
+    client_go_on(link->client);
+    return CLOCK_NEVER;
+}
+
 uint64_t link_step(struct server *server) {
     struct primary_link *link = link_of(server);
     if (received_file_give_up(link->given_up)) link->given_up = NULL;
@@ -515,6 +526,7 @@ uint64_t link_step(struct server *server) {
     case LINK_RESOLVES: return resolved(link);
     case LINK_RECEIVES:
     case LINK_LOADS: return receive(link);
+    case LINK_UP: return await_work(link);
     default: return CLOCK_NEVER;
     }
 }
@@ -522,6 +534,8 @@ uint64_t link_step(struct server *server) {
 void link_each_second(struct server *server) {
     struct primary_link *link = link_of(server);
     if (!link->client) return;
+    bool works = link->state == LINK_UP && link->client->is_resting;
+    if (works) link->began_us = server->now_us; /* what the primary says lies unread until the work is done */
     uint64_t heard_us = link->client->input_us > link->began_us ? link->client->input_us : link->began_us;
     if (link->state != LINK_LOADS && server->now_us > heard_us + timeout_us(server))
         fail(link, "it has said nothing for repl-timeout seconds");
@@ -531,8 +545,9 @@ void link_each_second(struct server *server) {
 
 void link_acknowledge(struct server *server) {
     struct primary_link *link = link_of(server);
+    uint64_t end = link->client->is_resting ? link->before_work : change_stream_end(&server->replication->stream);
     char offset[24];
-    snprintf(offset, sizeof offset, "%" PRIu64, change_stream_end(&server->replication->stream));
+    snprintf(offset, sizeof offset, "%" PRIu64, end);
     SEND(link->client, "REPLCONF", "ACK", offset);
 }
 
@@ -576,7 +591,8 @@ void replication_applied(struct client *client) {
     bool noted = note_request(link, client);
     if (client->transaction && noted) return; /* not before all of it has been run */
     replication->primary_database = client->database;
-    uint64_t end = change_stream_end(&replication->stream) + link->arrived_bytes;
+    link->before_work = change_stream_end(&replication->stream);
+    uint64_t end = link->before_work + link->arrived_bytes;
     if (!noted || !append_buffer_copy(&replication->stream.open, &link->arrived)) {
         replicas_close(replication); /* there is no memory for what they are to be sent */
         if (!change_stream_begin(&replication->stream, end)) fail(link, "out of memory");

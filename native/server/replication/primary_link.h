@@ -46,6 +46,7 @@ struct primary_link {
     uint64_t left_epoch; /* of this server's own data, which it gives up because REPLICAOF said so; 0: they have none */
     struct append_buffer arrived; /* commands of a transaction that is not complete, as bytes of the stream */
     uint64_t arrived_bytes;
+    uint64_t before_work; /* while the client rests: the offset before the record whose work is left */
     uint64_t commands_failed;
 };
 

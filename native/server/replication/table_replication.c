@@ -101,6 +101,17 @@ static void run_requests(struct client *client, struct bytes bytes) {
     client->error_replied = failed;
 }
 
+/* The next request comes after what a record has left to do. In a transaction that is done here, in the transaction's
+ * slices. */
+static void await_work(struct client *client) {
+    struct replay_registry *tables = client->server->replay->tables;
+    if (client_may_block(client)) {
+        client->is_resting = replay_follow_step(tables);
+        return;
+    }
+    while (replay_follow_step(tables)) exclusive_rest(client->server);
+}
+
 static void apply_record(struct client *client, struct bytes bytes) {
     struct server *server = client->server;
     struct error error;
@@ -108,6 +119,8 @@ static void apply_record(struct client *client, struct bytes bytes) {
     const uint8_t *end = memchr(bytes.at, '\0', (size_t)(bytes.end - bytes.at));
     if (!end || replay_follow_apply(server->replay->tables, name, end + 1, (size_t)(bytes.end - end) - 1, &error))
         link_diverged(server, end ? error.message : "it sends a change of a table without a name");
+    else
+        await_work(client);
 }
 
 bool table_replication_apply(struct client *client) {
