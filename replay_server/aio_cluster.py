@@ -17,8 +17,10 @@ class AsyncClusterClient(ClusterOperations, Client):
         if self._redis is None:
             import redis.asyncio.cluster
 
-            first = self._address.servers[0]
-            self._redis = redis.asyncio.cluster.RedisCluster.from_url(first.url, **self._redis_options())
+            first, *others = self._address.servers
+            nodes = [redis.asyncio.cluster.ClusterNode(other.host, other.port) for other in others]
+            options = {**self._redis_options(), "startup_nodes": nodes}
+            self._redis = redis.asyncio.cluster.RedisCluster.from_url(first.url, **options)
         return self._redis
 
     async def close(self) -> None:

@@ -23,17 +23,21 @@ from .cluster_checkpoint import CHECKPOINT_FILE, folder_of, read_checkpoint, wri
 from .cluster_leave import Forgotten, forget, number_of
 from .cluster_members import FILE, LOOK_S, Members
 from .cluster_moves import move
+from .cluster_replicas import MOST_REPLICAS, ShardFolders, ShardReplicas, Snapshot, replica_settings
 from .cluster_reshard import reshard
 from .cluster_shards import SCHEME, place_of
 from .cluster_tables import share_of
-from .errors import ServerError
+from .errors import ReplayError, ServerError
+from .replica_group import STARTS_WITHIN_S
 from .server import Server
 from .snapshot_file import new_name
 from .table import Table
-from .topology import MOST_SHARDS, Topology, parse_slots
+from .topology import MOST_SHARDS, ReplicaPlace, ShardPlace, Topology, parse_slots
 
 _ADOPT_S = 1.0
 _LONGEST_PAUSE_S = 5.0
+_STOPS_WITHIN_S = 10.0
+"""In which what watches replicas ends what it has begun."""
 _log = logging.getLogger("replay_server.cluster")
 
 
@@ -74,6 +78,13 @@ class Cluster(Members):
         shard_of: URL of a cluster that runs, `redis+cluster://[:password@]host:port…`, perhaps on other hosts. The
             shards join it: they have its tables, each part as large as on its other shards, its password, and no slots
             of keys until some are moved there. Its clients use them within about a second.
+        replicas: of each shard, 0 to 4: processes of this host with a copy of the whole shard in memory. If the shard
+            dies, or does not answer for 5 s, one takes its place with what it has, and another process becomes a
+            replica; see `docs/cluster.md`. Clients may read from replicas (READONLY). Not with `shard_of`, nor with
+            tables that are not durable.
+        take_over: the number of a shard of `shard_of` whose place a server here takes while clients go on, with all its
+            items and their ids, its keys, weights and gradients. They are copied first; only then does this return. Who
+            ran the former server stops it a few seconds later. `shards` must be 1.
 
     Attributes:
         url: for `Client`: `redis+cluster://[:password@]host:port,host:port…`, of all shards.
@@ -81,10 +92,13 @@ class Cluster(Members):
         numbers: of the shards that this object runs. One that is taken out of the cluster (`forget`) is among them no
             more, and is stopped a moment later.
         servers: these shards, in the same order. One that is started again is another `Server`.
-        restarts: how many shards were started again.
+        replicas: the replicas of each shard, by its number. One that takes its shard's place is among `servers` then.
+        failovers: how often a replica took its shard's place.
+        restarts: how many shards were started again from files, or empty.
         failing: why a shard that died has not started again so far, by number; it is tried again within 5 s.
 
     Raises:
+        TakeOverRefused: the shard that was to be taken over stays where it is; the message says why.
         ServerError: a shard did not start; the folder is that of another number of shards, or of shards whose numbers
             others have by now; no shard of `shard_of` answers; a checkpoint is not whole or does not fit `tables`; or
             there are append-only files of after "checkpoint".
@@ -106,12 +120,25 @@ class Cluster(Members):
         pin: bool | None = None,
         start_timeout: float = 30.0,
         shard_of: str | None = None,
+        take_over: int | None = None,
+        replicas: int = 0,
     ) -> None:
+        if take_over is not None and (shard_of is None or shards != 1):
+            raise ServerError("expected take_over with shard_of and shards=1: the number of a shard of that cluster")
         if not 1 <= shards <= MOST_SHARDS:
             raise ServerError(f"expected 1 to {MOST_SHARDS} shards, got {shards}")
         if restore not in (None, "latest", "checkpoint") and not Path(restore).is_file():
             raise ServerError(
                 f'expected restore to be "latest", "checkpoint", the file of a checkpoint or None, got {restore!r}'
+            )
+        if not 0 <= replicas <= MOST_REPLICAS:
+            raise ServerError(f"expected 0 to {MOST_REPLICAS} replicas, got {replicas}")
+        if replicas and shard_of is not None:
+            raise ServerError("expected replicas without shard_of: shards that join a cluster have none")
+        self._tables = list(tables)
+        if replicas and (fleeting := [table.name for table in self._tables if not table.durable]):
+            raise ServerError(
+                f"expected durable tables with replicas, and {fleeting[0]!r} has durable=False: no replica is sent it"
             )
         self._announced = announce or host
         if self._announced in ("0.0.0.0", "::"):
@@ -119,7 +146,8 @@ class Cluster(Members):
                 f"expected announce, since clients cannot connect to {self._announced}: a name of this host"
             )
         self._owner = os.getpid()
-        self._tables, self._host, self._password, self._shard_of = list(tables), host, password, shard_of
+        self._host, self._password, self._shard_of = host, password, shard_of
+        self._takes_over = take_over
         if shard_of is not None:
             if self._tables or restore not in (None, "latest"):
                 raise ServerError("expected shard_of without tables and checkpoint: these are of the cluster joined")
@@ -133,6 +161,8 @@ class Cluster(Members):
         self._parts: list[tuple[Table, int, str | None]] = []
         """Of a cluster that was joined: each table as a shard has it, that shard's number, and why it is closed."""
         self._config, self._maxmemory, self._start_timeout = dict(config or {}), maxmemory, start_timeout
+        if replicas:
+            self._config = replica_settings(self._config, self._password)
         self._temporary = None if directory is not None else tempfile.TemporaryDirectory(prefix="replay-cluster-")
         self._directory = Path(self._temporary.name if self._temporary else directory or ".")
         self._cores = sorted(os.sched_getaffinity(0))
@@ -141,13 +171,24 @@ class Cluster(Members):
         self.servers: list[Server] = []
         self._gone: list[tuple[float, Server]] = []
         """Shards that were taken out, and when they are stopped."""
-        self._began: dict[int, tuple[str | None, set[tuple[str, int]]]] = {}
+        self._folders: dict[int, ShardFolders] = {}
+        self._own_ids = set()
+        self._groups: dict[int, ShardReplicas] = {}
+        """Of shards that have replicas."""
+        self._began: dict[int, tuple[str | None, set[Snapshot]]] = {}
         """By number: what a shard was to restore, and which snapshots were in its folder then."""
-        self.restarts = 0
+        self._incomplete = set[int]()
+        """Shards that began again, or whose replica leads now, and that may lack tables or settings."""
+        self.restarts = self.failovers = 0
         self.failing: dict[int, str] = {}
         made: list[Path] = []
         try:
             self._begin(port, restore, made)
+            for place, number in enumerate(self.numbers if replicas else ()):
+                behind = shards + place * replicas
+                tls_port = self._tls_port + behind if self._tls_port > 0 else self._tls_port
+                ports = port + behind if port else 0, tls_port
+                self._groups[number] = ShardReplicas(self, number, replicas, ports)
         except BaseException:
             self.stop(timeout=0)
             for folder in made:
@@ -155,21 +196,31 @@ class Cluster(Members):
             raise
         self._watcher = threading.Thread(target=self._watch, name="replay-cluster", daemon=True)
         self._watcher.start()
+        for group in self._groups.values():
+            group.start()
 
     # ---- where it is -------------------------------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
-        return f"{SCHEME}{self._login}{','.join(map(place_of, self._topology.shards))}"
+        return f"{SCHEME}{self._login}{','.join(map(place_of, self._places()))}"
 
     @property
     def tls_url(self) -> str | None:
         urls = [server.tls_url for server in self.servers]
         if not urls or urls[0] is None:
             return None
-        places = [replace(shard, port=shard.tls_port) for shard in self._topology.shards if shard.tls_port]
+        places = [replace(each, port=each.tls_port) for each in self._places() if each.tls_port]
         trust = urlsplit(urls[0])._replace(scheme="", netloc="", path="").geturl()
         return f"rediss+cluster://{self._login}{','.join(map(place_of, places))}{trust}"
+
+    def _places(self) -> list[ShardPlace | ReplicaPlace]:
+        shards = self._topology.shards
+        return [*shards, *(replica for shard in shards for replica in shard.replicas)]
+
+    @property
+    def replicas(self) -> dict[int, list[Server]]:
+        return {number: group.replicas for number, group in self._groups.items() if number in self.numbers}
 
     @property
     def pids(self) -> list[int]:
@@ -199,9 +250,12 @@ class Cluster(Members):
                 self._topology = self._joined(self._shard_of, before)
             else:
                 self._topology = self._newest(before) if before else Topology(0, ())
-            self._leave_out_gone()
+            self._leave_out_gone(before)
             for place, number in enumerate(self.numbers):
-                self._began[number] = files[place], self._snapshots(number)
+                folders = self._files(number)
+                self._began[number] = files[place], folders.snapshots()
+                first = folders.first_whole(self._began[number][1] if files[place] == "latest" else ())
+                folders.chain = [folders.chain[0] if first is None else first]
                 tls_port = self._tls_port + place if self._tls_port > 0 else self._tls_port
                 self.servers.append(self._start(number, port + place if port else 0, tls_port, files[place]))
             entered = self._entered()
@@ -234,19 +288,50 @@ class Cluster(Members):
 
     def _serve(self, number: int, tables: list[Table], options: dict[str, Any]) -> Server:
         """Starts the server of a shard in the shard's folder; `options` are those of `Server`."""
-        folder = folder_of(self._directory, number)
+        folder = self._files(number).leading
         folder.mkdir(parents=True, exist_ok=True)
         return Server(tables, directory=folder, **options)
 
-    def _snapshots(self, number: int) -> set[tuple[str, int]]:
-        """Those in a shard's folder, each with its time: one that has a name may be written again."""
-        return {(file.name, file.stat().st_mtime_ns) for file in folder_of(self._directory, number).glob("*.snapshot")}
+    def _start_replica(self, number: int, port: int, tls_port: int, folder: Path, follows: str) -> Server:
+        """Starts a server that follows a shard, at this host and port, and writes no files."""
+        own_port = {"tls-port": tls_port} if tls_port >= 0 else {}
+        config = {**self._config, "cluster-enabled": True, "shard": number, **own_port}
+        config |= {"save": "", "appendonly": False, "replicaof": follows}
+        config |= {"replica-serve-stale-data": False, "replica-announce-ip": self._announced}
+        return Server(
+            (), self._host, port, None, self._password, folder, self._maxmemory, config=config,
+            start_timeout=min(self._start_timeout, STARTS_WITHIN_S),
+        )  # fmt: skip
+
+    def _file_settings(self) -> dict[str, str]:
+        """The settings by which a replica that leads now begins to write files, as its shard did."""
+        given = {name: self._config[name] for name in ("save", "appendonly") if name in self._config}
+        return {name: ("no", "yes")[value] if isinstance(value, bool) else str(value) for name, value in given.items()}
+
+    def _own_snapshots(self, number: int) -> set[Snapshot]:
+        """A shard's since this object began."""
+        return self._files(number).snapshots() - self._began[number][1]
+
+    def _promoted(self, number: int, server: Server) -> None:
+        """A replica leads a shard."""
+        with self._lock:
+            if number not in self.numbers:
+                return
+            place = self.numbers.index(number)
+            self.servers[place] = server
+            self.failovers += 1
+            self.failing.pop(number, None)
+            if self._pin:
+                with contextlib.suppress(OSError):
+                    os.sched_setaffinity(server.pid, {self._cores[place]})
+
+    def _replicas(self) -> list[tuple[int, Server]]:
+        return [(number, server) for number, servers in self.replicas.items() for server in servers if server.running]
 
     def _own_snapshot(self, number: int) -> str | None:
         """What a shard that died restores: its newest snapshot since this object began or, where there is none, what it
         began with. A snapshot of before may be newer than that, and of data that were given up."""
-        began, before = self._began[number]
-        return "latest" if self._snapshots(number) - before else began
+        return "latest" if self._own_snapshots(number) else self._began[number][0]
 
     def _watch(self) -> None:
         pauses, due, adopt_at = dict.fromkeys(self.numbers, 0.0), dict.fromkeys(self.numbers, 0.0), 0.0
@@ -260,10 +345,13 @@ class Cluster(Members):
                         self._adopt()
                     except (redis.RedisError, OSError) as error:  # such as a full disk: shards are watched on
                         _log.warning("the topology was not looked at: %s", error)
+                    self._complete_begun()
                     adopt_at = now + _ADOPT_S
                 self._stop_gone(now)
                 for number, server in zip(self.numbers, tuple(self.servers), strict=True):
                     if number not in self.numbers or server.running or server.returncode == 0 or now < due[number]:
+                        continue
+                    if number in self._groups:  # which sees to it
                         continue
                     if self._restart(number):
                         pauses[number] = 0.0
@@ -272,22 +360,44 @@ class Cluster(Members):
                     due[number] = now + pauses[number]
 
     def _restart(self, number: int) -> bool:
-        own, place = self.numbers.index(number), self._topology.shard(number)
+        """Starts a shard again; whether it runs."""
+        with contextlib.suppress(redis.RedisError, OSError):
+            self._adopt()
+        if number not in self.numbers:  # another server has taken it over
+            return True
+        own = self.numbers.index(number)
         died = self.servers[own]
         _log.warning("shard %d ended with status %s: starting it again", number, died.returncode)
         try:
             died.stop(timeout=0)
-            tls_port = place.tls_port or self._tls_port
-            self.servers[own] = self._start(number, place.port, tls_port, self._own_snapshot(number))
-            self._complete(number)
-            self._adopt()
-        except (ServerError, redis.RedisError, OSError) as error:
+            port = urlsplit(died.url).port or 0  # in the topology it may be that of an earlier one
+            tls_port = (urlsplit(died.tls_url).port or 0) if died.tls_url else self._tls_port
+            folders = self._files(number)
+            first = folders.first_whole(self._own_snapshots(number))
+            folders.chain, self._unwritten = [folders.chain[-1] if first is None else first], True
+            self.servers[own] = self._start(number, port, tls_port, self._own_snapshot(number))
+        except (ReplayError, redis.RedisError, OSError) as error:
             _log.error("shard %d did not start again: %s", number, error)
             self.failing[number] = str(error)
             return False
+        self._incomplete.add(number)
+        self._complete_begun()
+        with contextlib.suppress(redis.RedisError, OSError):  # the watch does it, too
+            self._adopt()
         self.failing.pop(number, None)
         self.restarts += 1
         return True
+
+    def _complete_begun(self) -> None:
+        """Gives shards that began again the tables and settings that they lack. What fails is tried again."""
+        for number in self._incomplete.intersection(self.numbers):
+            if not self._server_of(number).running:
+                continue
+            try:
+                self._complete(number, patient=False)
+                self._incomplete.discard(number)
+            except Exception as error:  # whatever it is, the shards are watched on
+                _log.warning("shard %d is not told its tables and settings, which is tried again: %s", number, error)
 
     # ---- the topology ------------------------------------------------------------------------------------------------
 
@@ -377,11 +487,7 @@ class Cluster(Members):
                 f"{own} is of {len(files)} shards, and {len(self.numbers)} were asked for: start as many, or give this "
                 "file as restore, and another directory"
             )
-        logs = [
-            folder_of(self._directory, number) / self._config.get("appenddirname", "appendonlydir")
-            for number in self.numbers
-        ]
-        if self._config.get("appendonly") in (True, "yes") and (there := [log for log in logs if log.exists()]):
+        if there := [log for number in self.numbers for log in self._files(number).logs()]:
             raise ServerError(
                 f"{there[0]} has what came after the checkpoint, and the shard would begin with that: move it away and "
                 f"those of the other shards, or give {own} as restore, and another directory"
@@ -435,9 +541,12 @@ class Cluster(Members):
         if self._owner != os.getpid():
             return
         self._stopping.set()
+        for group in self._groups.values():
+            group.join(_STOPS_WITHIN_S)
         with self._lock:
             servers = [*self.servers, *(server for _, server in self._gone)]
-            stops = [threading.Thread(target=server.stop, args=(timeout,)) for server in servers]
+            servers += [server for group in self._groups.values() for server in group.servers]
+            stops = [threading.Thread(target=server.stop, args=(timeout,)) for server in dict.fromkeys(servers)]
             for each in stops:
                 each.start()
             for each in stops:
@@ -447,8 +556,9 @@ class Cluster(Members):
 
     @property
     def was_stopped(self) -> bool:
-        """Whether every shard was stopped in order, by SHUTDOWN, or because it was taken out."""
-        return not self._gone and all(server.returncode == 0 for server in self.servers)
+        """Whether every shard was stopped in order, by SHUTDOWN, or because it was taken out. One of which a replica
+        still runs may go on with that."""
+        return not self._gone and all(server.returncode == 0 for server in self.servers) and not self._replicas()
 
     def __enter__(self) -> Cluster:
         return self

@@ -69,9 +69,23 @@ def _start_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--shards", type=int, metavar="N", help="how many (default 2; with --shard-of 1)")
     parser.add_argument(
+        "--replicas",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of each shard (default 0): processes of this host with a copy of it. When the shard dies or hangs, one "
+        "takes its place",
+    )
+    parser.add_argument(
         "--shard-of",
         metavar="URL",
         help=f"a cluster that runs, {SCHEME}host:port, which these shards join, with its tables and its password",
+    )
+    parser.add_argument(
+        "--take-over",
+        type=int,
+        metavar="N",
+        help="with --shard-of: takes the place of that cluster's shard N, with all that it holds, while clients go on",
     )
     _add_on(parser, "who starts them: ray (Ray on this host, for them alone), or ray:ADDRESS (a Ray cluster that runs)")
     parser.add_argument("--per-node", type=int, metavar="K", help="with --on: shards on each node; else as many as fit")
@@ -141,6 +155,10 @@ def _start(arguments: list[str]) -> int:
         signal.signal(number, lambda *_: asked.set())
     if options.per_node is not None and options.on is None:
         return _fail("--per-node goes with --on", EXIT_USAGE)
+    if options.take_over is not None and (options.shard_of is None or options.shards not in (None, 1)):
+        return _fail("--take-over goes with --shard-of, and without --shards", EXIT_USAGE)
+    if options.replicas and (options.shard_of is not None or options.on is not None):
+        return _fail("--replicas does not go with --shard-of and --on: replicas are started on this host", EXIT_USAGE)
     if options.on is not None:
         return _start_on_engine(options, settings, password, asked)
     try:
@@ -157,6 +175,8 @@ def _start(arguments: list[str]) -> int:
             restore=options.restore,
             pin=options.pin,
             shard_of=options.shard_of,
+            take_over=options.take_over,
+            replicas=options.replicas,
         )
     except (ReplayError, ValueError, OSError, redis.RedisError) as error:
         return _fail(str(error), EXIT_FAILURE)
@@ -173,9 +193,11 @@ def _start_on_engine(
     """Has Ray run the shards. On a Ray cluster that was there they go on when this has returned."""
     from .jobs.placed_cluster import PlacedCluster, connected
 
-    if options.shard_of or options.announce or options.pin is not None or settings.host != "127.0.0.1":
+    own = (options.shard_of, options.take_over, options.announce, options.pin)
+    if any(value is not None for value in own) or settings.host != "127.0.0.1":
         return _fail(
-            "--on does not go with --shard-of, --announce, --pin and --host: a shard listens where Ray has its node",
+            "--on does not go with --shard-of, --take-over, --announce, --pin and --host: a shard listens where Ray "
+            "has its node",
             EXIT_USAGE,
         )
     given = {
@@ -279,6 +301,8 @@ def _show(told: Mapping[str, Any]) -> None:
         leaves = "  leaves" if shard["leaving"] else ""
         memory = f"{shard['memory_bytes'] / 2**20:,.1f} MiB"
         print(f"{place}  pid {shard['pid']}  {shard['keys']:,} keys  {memory}{items}{leaves}")
+        for replica in shard["replicas"]:
+            print(f"      {replica['host']}:{replica['port']} is its replica")
     for each in told["moves"]:
         first, last = each["slots"]
         print(f"      slots {first}-{last} move from {each['from']} to {each['to']}")

@@ -11,17 +11,21 @@ import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from . import commands
 from .cluster_address import ClusterAddress, even_slots
+from .commands import Command
 from .connection import Address
 from .connection_pool import ConnectionPool
 from .driver import Operation
-from .errors import ConnectionLost, ReplayError, ServerError
+from .errors import ConnectionLost, NotPrimary, ReplayError, ServerError
 from .gather import all_or_error, together
+from .lost_calls import AGAIN_S
 from .operations import Operations
 from .options import ClientOptions
+
+T = TypeVar("T")
 
 AWAY_S = 1.0
 """How long a shard that was left out is not asked again."""
@@ -51,6 +55,7 @@ class Shard(Operations):
         self.silent_until = 0.0
         """Until then writers do not look at it, since it did not answer."""
         self._new_pool_of = cluster._new_pool
+        self._cluster: KnownShards = weakref.proxy(cluster)
         options = asdict(cluster._options)
         if not patient:
             options["reconnect_timeout"] = 0.0
@@ -65,6 +70,34 @@ class Shard(Operations):
     def leave_out(self) -> None:
         """Does without it for a while."""
         self.away_until = time.monotonic() + AWAY_S
+
+    def _answer(self, command: Command[T]) -> Operation[T]:
+        """What a command returns. One of a table is given to the server that has this shard's number by now, where this
+        one has given its part away: then it has done nothing."""
+        if not str(command.arguments[0]).startswith("REPLAY."):
+            return (yield from super()._answer(command))
+        successor = self._cluster._of_number(self.number) if self._pool.closed else self
+        if successor is None or successor is self:
+            try:
+                return (yield from super()._answer(command))
+            except NotPrimary:
+                successor = yield from self._succeeded()
+                if successor is None:
+                    raise
+        return (yield from successor._answer(command))
+
+    def _succeeded(self) -> Operation[Shard | None]:
+        """The server to which this one has given its part, as soon as the topology has it there. None: it has not
+        within `reconnect_timeout`, or the number has gone."""
+        until = time.monotonic() + self._cluster._options.reconnect_timeout
+        while True:
+            yield from self._cluster._asked_now()
+            successor = self._cluster._of_number(self.number)
+            if successor is not self:
+                return successor
+            if not self._cluster._version or self._cluster._is_closed or time.monotonic() > until:
+                return None
+            yield self._pool.pause, AGAIN_S
 
     def _new_pool(self, address: Address, options: ClientOptions) -> ConnectionPool[Any]:  # type: ignore[override]
         return self._new_pool_of(address, options)
@@ -90,14 +123,17 @@ class KnownShards(Operations):
         """How many connections broke so far, to any of the shards, idle ones included."""
         return sum(shard._pool.count_lost() for shard in self._shards)
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ConnectionLost(f"the client of {self._address} is closed")
+
     def _found(self) -> Operation[list[Shard]]:
         """The shards, by number, as they were told within the last second or so."""
         if not self._shards and not self._is_closed:
             self._shards = yield from self._discovered()
         elif time.monotonic() >= self._look_at:
             yield from self._notice()
-        if self._is_closed:
-            raise ConnectionLost(f"the client of {self._address} is closed")
+        self._check_open()
         return self._shards
 
     def _discovered(self) -> Operation[list[Shard]]:
@@ -194,6 +230,10 @@ class KnownShards(Operations):
             Shard(number, [even_slots(place, len(by_number))], by_number[number].url, self)
             for place, number in enumerate(sorted(by_number))
         ]
+
+    def _of_number(self, number: int) -> Shard | None:
+        """The shard of that number, as far as is known."""
+        return next((shard for shard in self._shards if shard.number == number), None)
 
     def _all(self) -> Operation[list[Shard]]:
         """The shards as they are told now, for what must reach each of them."""

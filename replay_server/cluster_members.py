@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import logging
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import redis
@@ -18,8 +20,10 @@ import redis
 from .client import Client
 from .cluster_address import even_slots
 from .cluster_leave import leaving_reason
+from .cluster_replicas import ShardFolders
 from .cluster_shards import PATIENCE_S, Shards, impatient, newest, newest_of, place_of, topology_of
-from .cluster_tables import part_like
+from .cluster_tables import changes_like, check_can_be_shared, part_like, share_of
+from .cluster_takeover import change_places, follow
 from .errors import ConnectionLost, ServerError
 from .server import Server
 from .table import Table
@@ -29,10 +33,13 @@ from .whole_file import write_whole
 FILE = "cluster.json"
 """In the cluster's folder: the topology, and which of its shards are of the folder."""
 LOOK_S = 0.1
+IMPATIENT: dict[str, Any] = {"connect_timeout": PATIENCE_S, "socket_timeout": PATIENCE_S, "reconnect_timeout": 0.0}
+"""Timeouts of a client that waits for a shard no longer than `PATIENCE_S`."""
 _LINGER_S = 3.0
 """That a shard which was taken out still answers clients that have not noticed."""
 _ATTEMPTS = 20
 """To enter a topology that others change at the same time."""
+_log = logging.getLogger("replay_server.cluster")
 
 
 def _is_open(topology: Topology) -> bool:
@@ -53,31 +60,40 @@ class Members:
 
     numbers: list[int]
     servers: list[Server]
+    _tables: list[Table]
     _topology: Topology
     _gone: list[tuple[float, Server]]
     """Shards that were taken out, and when they are stopped."""
     _parts: list[tuple[Table, int, str | None]]
     """Of a cluster that was joined: each table as a shard has it, that shard's number, and why it is closed."""
     _turns: itertools.count[int]
+    _own_ids: set[str]
+    """In topologies, of all servers that have led these shards."""
     _unwritten = False
     """Whether the topology in the folder is older than `_topology`."""
     _shares: int
     """Over how many shards tables were shared out; some may have been taken out since."""
     _shard_of: str | None
+    _takes_over: int | None
+    """The number of a shard that this one follows first, and whose part it then takes."""
     _password: str | None
     _announced: str
     _directory: Path
+    _config: dict[str, Any]
+    _folders: dict[int, ShardFolders]
+    """By number of the shard; see `_files`."""
     _start_timeout: float
 
     @property
     def _login(self) -> str:
         return f":{quote(self._password, safe='')}@" if self._password else ""
 
-    def _complete(self, number: int) -> None:
-        """Gives a shard the tables that it lacks, as the others have them; as they had them, if none answers.
+    def _complete(self, number: int, patient: bool = True) -> None:
+        """Gives a shard the tables that it lacks, and the settings of those that it has, as the others have them; as
+        they had them, if none answers.
 
         It joined, and so follows the shards that somebody else runs; or it was started again from files of before a
-        client created them, or from none."""
+        client created them, or from none. Not `patient`: it has to answer within `PATIENCE_S`."""
         beside_it = [shard for shard in self._topology.shards if shard.number != number]
         if self._shard_of is None:
             self._parts = []  # of an earlier restart: a table may have been dropped since
@@ -85,9 +101,7 @@ class Members:
             if beside.number in self._topology.leaving:  # its tables are closed
                 continue
             try:
-                with Client(
-                    self._url_of(beside), connect_timeout=PATIENCE_S, socket_timeout=PATIENCE_S, reconnect_timeout=0.0
-                ) as client:
+                with Client(self._url_of(beside), **IMPATIENT) as client:
                     infos = {name: client.info(name) for name in client.tables()}
                     if any(info["closed_reason"] == leaving_reason(beside.number) for info in infos.values()):
                         continue  # it began to leave meanwhile
@@ -98,10 +112,15 @@ class Members:
                 break
             except ConnectionLost:
                 continue
-        with Client(self.servers[self.numbers.index(number)].url) as client:
+        with Client(self._server_of(number).url, **({} if patient else IMPATIENT)) as client:
             there = client.tables()
             for table, like, closed in self._parts:
-                if table.name not in there:
+                if table.name in there:
+                    given = next((each for each in self._tables if each.name == table.name), None)
+                    began = given and share_of(given, like, self._shares)
+                    if changes := changes_like(client.table(table.name), table, began):
+                        client.configure(table.name, **changes)
+                else:
                     client.create_table(part_like(table, like, number))
                     if closed is not None:
                         client.close_table(table.name, closed or None)
@@ -109,6 +128,9 @@ class Members:
     def _entered(self) -> bool:
         """Tells all shards the topology with these in it, as often as somebody changes it meanwhile. False where their
         numbers went to others that joined at the same time: then they are stopped, and what they wrote is gone."""
+        if self._takes_over is not None:
+            self._take_over(self._takes_over)
+            return True
         ids = {number: secrets.token_hex(20) for number in self.numbers}
         ids.update({shard.number: shard.id for shard in self._topology.shards if shard.number in ids})
         joins_anew = self._shard_of is not None and self._topology.shards[-1].number < self.numbers[0]
@@ -116,6 +138,8 @@ class Members:
             if self._shard_of is not None:  # before clients know of them
                 for number in self.numbers:
                     self._complete(number)
+                for table, _, _ in self._parts if joins_anew else ():
+                    check_can_be_shared(table)
             for left in reversed(range(_ATTEMPTS)):
                 before, self._topology = self._topology, self._made(ids)
                 try:
@@ -141,6 +165,34 @@ class Members:
                 self._retract(ids)
             raise
         return True
+
+    def _take_over(self, number: int) -> None:
+        """Follows a shard, takes its part, and then tells all shards: as often as somebody changes the topology
+        meanwhile, since nobody else has what is written here from now on."""
+        server, place, own_id = self.servers[0], self._topology.shard(number), secrets.token_hex(20)
+        host, port = self._host_of(server), int(server.url.rpartition(":")[2])
+        old = redis.Redis.from_url(self._url_of(place), socket_timeout=self._start_timeout)
+        with old, self._connection(number) as new:
+            new.config_set("replica-announce-ip", host)
+            follow(old, new, self._topology, number, self._password, self._start_timeout)
+            change_places(old, new, number, host, port)
+            while True:
+                self._topology = self._made({number: own_id})
+                try:
+                    self._push(shard.number for shard in self._topology.shards)
+                    break
+                except redis.ResponseError as error:
+                    _log.warning("the topology with shard %d here is told again: %s", number, error)
+                    time.sleep(LOOK_S)
+                    self._topology = self._newest(self._topology)
+                    if number in self._topology.gone:
+                        raise ServerError(f"shard {number} was taken out of the cluster meanwhile") from error
+            self._unwritten = True
+            with contextlib.suppress(redis.RedisError):  # its supervisor tells it, too
+                old.execute_command(*self._topology.arguments(number))
+        with contextlib.suppress(OSError):  # what cannot be written now is written later
+            self._write_topology()
+            self._unwritten = False
 
     def _retract(self, ids: Mapping[int, str]) -> None:
         """Takes shards out of the topology again that have just come, and that nobody will start."""
@@ -193,6 +245,13 @@ class Members:
         if self._password is not None and _is_open(topology):
             raise ServerError("shard_of: the cluster has no password, so these shards may have none")
         ids = {shard.number: shard.id for shard in topology.shards}
+        if file is None and self._takes_over is not None:
+            try:
+                topology.shard(self._takes_over)
+            except ValueError as error:
+                raise ServerError(f"take_over: {error}") from error
+            self.numbers = [self._takes_over]
+            return topology
         if file is None:
             try:
                 first = topology.next_number(len(self.numbers))
@@ -200,6 +259,12 @@ class Members:
                 raise ServerError(f"shard_of: {error}") from error
             self.numbers = list(range(first, first + len(self.numbers)))
             return topology
+        if self._takes_over not in (None, *self.numbers):
+            raise ServerError(
+                f"{self._directory} holds the files of other shards: take shard {self._takes_over} over in another "
+                "folder"
+            )
+        self._takes_over = None  # that was done before
         own = [file.shard(number) for number in self.numbers if number not in topology.gone]
         if taken := [shard.number for shard in own if ids.get(shard.number, shard.id) != shard.id]:
             raise ServerError(
@@ -218,14 +283,26 @@ class Members:
         with self._clients([shard.number for shard in self._others(topology)], topology) as clients:
             return newest_of(clients.values(), topology)
 
-    def _leave_out_gone(self) -> None:
-        """Of the folder's shards, begins with those alone that are still of the cluster."""
-        self.numbers = [number for number in self.numbers if number not in self._topology.gone]
+    def _leave_out_gone(self, file: Topology | None) -> None:
+        """Of the folder's shards, begins with those alone that are still of the cluster, and that no other server has
+        taken over."""
+        parted = self._parted(file, self._topology) if file is not None else self._topology.gone
+        self.numbers = [number for number in self.numbers if number not in parted]
         if not self.numbers:
             raise ServerError(
-                f"the shards of {self._directory} were taken out of the cluster, and their numbers are not given "
-                "again: begin in another folder"
+                f"the shards of {self._directory} have moved or were taken out of the cluster, and their numbers are "
+                "not given again: begin in another folder"
             )
+
+    def _parted(self, before: Topology, now: Topology) -> set[int]:
+        """Those of these shards that have gone since, or whose numbers other servers have by now."""
+        ids = {shard.number: shard.id for shard in before.shards}
+        others = {
+            shard.number
+            for shard in now.shards
+            if ids.get(shard.number, shard.id) != shard.id and shard.id not in self._own_ids
+        }
+        return {number for number in self.numbers if number in others or number in now.gone}
 
     def _read_topology(self) -> Topology | None:
         file = self._directory / FILE
@@ -234,8 +311,11 @@ class Members:
         try:
             text = file.read_text()
             before = Topology.from_json(text)
-            numbers = json.loads(text).get("own", [shard.number for shard in before.shards])
-            self._shares = json.loads(text).get("shares", len(numbers))
+            told = json.loads(text)
+            numbers = told.get("own", [shard.number for shard in before.shards])
+            self._shares = told.get("shares", len(numbers))
+            for number, chain in told.get("chains", {}).items():
+                self._files(int(number)).chain = [int(generation) for generation in chain]
         except (OSError, ValueError) as error:
             raise ServerError(f"{file} cannot be read: {error}") from error
         if len(numbers) not in (0, len(self.numbers)):
@@ -247,8 +327,18 @@ class Members:
         return before
 
     def _write_topology(self) -> None:
-        own = {"own": self.numbers, "shares": self._shares}
+        chains = {number: self._files(number).chain for number in self.numbers}
+        own = {"own": self.numbers, "shares": self._shares, "chains": chains}
         write_whole(self._directory / FILE, json.dumps({**json.loads(self._topology.to_json()), **own}))
+
+    def _files(self, number: int) -> ShardFolders:
+        """The folders of a shard's files."""
+        if number not in self._folders:
+            is_logged = str(self._config.get("appendonly")).lower() in ("true", "yes")
+            log_folder = str(self._config.get("appenddirname", "appendonlydir")) if is_logged else None
+            log_name = str(self._config.get("appendfilename", "appendonly.aof"))
+            self._folders[number] = ShardFolders(self._directory, number, log_folder, log_name)
+        return self._folders[number]
 
     def _url_of(self, shard: ShardPlace) -> str:
         return f"redis://{self._login}{place_of(shard)}"
@@ -264,6 +354,46 @@ class Members:
         """Tells shards the topology; others that do not answer are told by who runs them."""
         with self._clients(numbers) as clients:
             self._topology.push_to(clients)
+
+    def _tell(self, change: Callable[[Topology], Topology], first: int) -> None:
+        """Tells all shards, and replicas of these, the topology after a change: a shard first, the others as far as
+        they answer. As often as somebody else changes it meanwhile.
+
+        Raises:
+            redis.ResponseError: that was too often; nothing is sure, and it is to be told again.
+        """
+        for left in reversed(range(_ATTEMPTS)):
+            before, self._topology = self._topology, change(self._topology)
+            self._unwritten = True
+            with contextlib.ExitStack() as stack:
+                urls = {shard.number: self._own_url(shard) for shard in self._topology.shards}
+                clients = {number: stack.enter_context(impatient(url)) for number, url in urls.items()}
+                try:
+                    self._topology.push_to(clients, first)
+                except redis.ResponseError:
+                    told = [before]
+                    for client in clients.values():
+                        with contextlib.suppress(redis.RedisError, ValueError):
+                            told.append(topology_of(client))
+                    self._topology = newest([each for each in told if each != self._topology])
+                    if not left:
+                        raise
+                    continue
+            for number, server in self._replicas():
+                with impatient(server.url) as client, contextlib.suppress(redis.RedisError):
+                    client.execute_command(*self._topology.arguments(number))
+            return
+
+    def _server_of(self, number: int) -> Server:
+        return self.servers[self.numbers.index(number)]
+
+    def _own_url(self, shard: ShardPlace) -> str:
+        """Of the server that leads by now, where it is one of these shards."""
+        return self._server_of(shard.number).url if shard.number in self.numbers else self._url_of(shard)
+
+    def _replicas(self) -> list[tuple[int, Server]]:
+        """The replicas of these shards, with the shards' numbers."""
+        return []
 
     @contextlib.contextmanager
     def _clients(
@@ -309,13 +439,13 @@ class Members:
         self._unwritten |= found is not before
         with contextlib.suppress(redis.ResponseError):  # one has a newer one by now: the next look finds it
             self._push(number for number, version in told.items() if version < found.version)
-        self._unwritten |= self._part_with(found.gone)
+        self._unwritten |= self._part_with(self._parted(before, found))
         if self._unwritten:  # also what could not be written the last time
             self._write_topology()
             self._unwritten = False
 
-    def _part_with(self, gone: frozenset[int]) -> bool:
-        """Lets go of these shards that were taken out; whether there are any."""
+    def _part_with(self, gone: set[int]) -> bool:
+        """Lets go of these shards that were taken out or taken over; whether there are any."""
         pairs = list(zip(self.numbers, self.servers, strict=True))
         stop_at = time.monotonic() + _LINGER_S
         self._gone += [(stop_at, server) for number, server in pairs if number in gone]

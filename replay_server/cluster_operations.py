@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,11 +24,11 @@ from .cluster_address import process_offset, slot_of
 from .cluster_known import LOOK_EVERY_S, LOOK_PATIENCE_S, KnownShards, Shard
 from .cluster_sample import join_ragged
 from .cluster_streams import ShardStreams
-from .cluster_tables import closed_on_all, share_of, share_of_limiter, whole_info, whole_of
+from .cluster_tables import check_can_be_shared, closed_on_all, share_of, share_of_limiter, whole_info, whole_of
 from .cluster_wait import Wait
 from .commands import Command, ServedTable
 from .driver import Operation, operation
-from .errors import ConnectionLost, LimitExceeded, SchemaError, ServerError, TableClosed, Timeout, explain
+from .errors import ConnectionLost, NotPrimary, SchemaError, ServerError, TableClosed, Timeout, explain
 from .gather import all_or_error, together
 from .n_step_writer import make_writer
 from .operations import Operations, told_as
@@ -46,8 +47,6 @@ def _as_on_one(written: Callable[Concatenate[Any, P], Operation[T]]) -> operatio
 
 SHARD_BITS = np.uint64(56)
 """An id's shard stands above them."""
-MOST_SAMPLED = 1 << 20
-"""Items of a sample, as one server has it."""
 SILENT_S = 30.0
 """How long a shard that did not answer a writer's look is not asked again by one."""
 SLOTS_PAUSE_S = 0.05
@@ -153,7 +152,8 @@ class ClusterOperations(KnownShards):
 
     def _answer(self, command: Command[T]) -> Operation[T]:
         """What a command of one key returns, from the key's home. Where that has moved, the shards are looked for
-        again, once. A shard that was started again is waited for until it was told its slots."""
+        again: until they tell the same, if the home has given its part away. A shard that was started again is waited
+        for until it was told its slots."""
         key = command.arguments[1] if len(command.arguments) > 1 else ""
         until, pause, looked_again = time.monotonic() + self._options.reconnect_timeout, 0.001, False
         while True:
@@ -164,8 +164,17 @@ class ClusterOperations(KnownShards):
                 if looked_again or not command.repeatable or not (yield from self._has_left(home)):
                     raise
                 looked_again = True
+            except NotPrimary:
+                if not looked_again:
+                    until = time.monotonic() + self._options.reconnect_timeout
+                elif time.monotonic() > until:
+                    raise
+                else:
+                    yield home._pool.pause, SLOTS_PAUSE_S
+                looked_again = True
+                yield from self._look_again()
             except ServerError as error:
-                if error.code in ("MOVED", "ASK") and not looked_again:
+                if error.code == "ASK" and not looked_again:
                     looked_again = True
                     yield from self._look_again()
                 elif error.code != "CLUSTERDOWN":
@@ -182,6 +191,14 @@ class ClusterOperations(KnownShards):
     def gradient_keys(self) -> Operation[list[str]]:
         keys = yield from self._on_all(lambda shard: shard._answer(gradients.keys()))
         return sorted(set(itertools.chain.from_iterable(keys)))
+
+    @_as_on_one
+    def delete_gradients(self, *keys: str) -> Operation[int]:
+        by_slot: dict[int, list[str]] = {}  # one command has keys of one slot
+        for key in keys:
+            by_slot.setdefault(slot_of(key), []).append(key)
+        removals = [self._answer(gradients.delete(*own)) for own in by_slot.values() or [()]]
+        return sum(all_or_error((yield from together(removals))))
 
     @_as_on_one
     def command(self, *arguments: str | bytes | int, repeatable: bool = False) -> Operation[Any]:
@@ -256,6 +273,9 @@ class ClusterOperations(KnownShards):
     @_as_on_one
     def configure(self, name: str, **changes: Any) -> Operation[None]:
         shards = yield from self._all()
+        given = {key: changes[key] for key in ("sampler", "max_times_sampled") if changes.get(key) is not None}
+        if given and len(shards) > 1:
+            check_can_be_shared(replace((yield from shards[0]._look_up(name)).table, **given))
         limiter = changes.pop("rate_limiter", None)
         if changes.get("max_bytes"):
             changes["max_bytes"] = -(-changes["max_bytes"] // len(shards))
@@ -304,11 +324,11 @@ class ClusterOperations(KnownShards):
             yield from wait.pause(self, reason)
 
     @_as_on_one
-    def checkpoint(self, name: str | None = None) -> Operation[str]:
+    def checkpoint(self, name: str | os.PathLike[str] | None = None) -> Operation[str]:
         return "\n".join((yield from self._on_all(lambda shard: shard.checkpoint(name))))
 
     @_as_on_one
-    def restore(self, name: str) -> Operation[list[str]]:
+    def restore(self, name: str | os.PathLike[str]) -> Operation[list[str]]:
         restored = list(itertools.chain.from_iterable((yield from self._on_all(lambda shard: shard.restore(name)))))
         for table in {*restored, *self._sums, *self._held.tables()}:
             self._forget(table)
@@ -364,7 +384,7 @@ class ClusterOperations(KnownShards):
         for (shard, which), result in zip(places, results, strict=True):
             if isinstance(result, ConnectionLost):
                 yield from self._asked_now()
-                now = next((each for each in self._shards if each.number == shard.number), None)
+                now = self._of_number(shard.number)
                 if now is None:
                     continue
                 if now is not shard and repeatable:
@@ -426,10 +446,6 @@ class ClusterOperations(KnownShards):
             if self._version:
                 return (yield from self._sampled_of_one(name, batch_size, out, shared, options))
             return (yield from shards[0]._sample(name, batch_size, out, shared, options))
-        if batch_size < 1:  # what one server says
-            raise ServerError("ERR expected a count of items, an integer of at least 1", "ERR")
-        if batch_size > MOST_SAMPLED:
-            raise LimitExceeded(f"expected at most {MOST_SAMPLED} items at once, got {batch_size}")
         batch_size = int(batch_size)
         known = [shard._tables[name] for shard in shards if name in shard._tables]
         served = (

@@ -132,7 +132,7 @@ def take(
             try:
                 parts, reason = yield from _completed(cluster, whole, count, options, parts, served, told)
             except ConnectionLost:
-                if not (yield from cluster._are_others(shards)):
+                if cluster._options.missing != "leave_out" and not (yield from cluster._are_others(shards)):
                     raise
                 continue
             if sum(map(len, parts)) == count:
@@ -207,6 +207,8 @@ def _completed(
             parts.append(Part(shard.number, shard._tables[whole.name].incarnation, result))
         elif isinstance(result, Timeout):
             reasons.append(result.reason)
+        elif isinstance(result, ConnectionLost) and cluster._options.missing == "leave_out":
+            shard.leave_out()
         elif isinstance(result, TableClosed):  # on a shard that leaves, perhaps
             reasons.append(str(result))
     for result in results:

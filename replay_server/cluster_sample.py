@@ -32,9 +32,11 @@ from .batch_replies import codes
 from .checks import check_version
 from .cluster_tables import check_fits, closed_on_all, too_few, whole_of
 from .cluster_wait import Wait
+from .commands import ServedTable
 from .driver import Operation
-from .errors import ConnectionLost, LimitExceeded, SchemaError, ServerError, TableClosed
+from .errors import ConnectionLost, LimitExceeded, NotPrimary, SchemaError, ServerError, TableClosed, Timeout
 from .gather import together
+from .lost_calls import AGAIN_S
 from .options import SampleOptions
 from .ragged import Ragged, Room, items_of
 from .selectors import Prioritized, SampleToInsertRatio
@@ -79,8 +81,6 @@ def sample(
 ) -> Operation[Batch]:
     """Draws a batch over all shards, waiting as the options say; `shared`: by way of the shared memory of those that
     are on this host."""
-    if not 0 <= options.importance_sampling_exponent <= 100:
-        raise ServerError("ERR expected BETA from 0 to 100", "ERR")  # what a server says
     wait = Wait(f"sample of {count} from {name!r}", options.timeout)
     if options.policy_version is not None:
         check_version(options.policy_version)
@@ -99,12 +99,15 @@ def sample(
                 if looked_up or not (yield from _was_made_anew(cluster, name)):
                     raise
                 looked_up, draw = True, _Draw(cluster, name, count, out, shared, options)
-            except ConnectionLost:
+            except (ConnectionLost, NotPrimary) as error:
                 lost_until = lost_until or time.monotonic() + cluster._options.reconnect_timeout
                 others = yield from cluster._are_others(draw.known)
-                given_up = cluster._options.missing == "error" or time.monotonic() > lost_until
+                lost = isinstance(error, ConnectionLost)
+                given_up = (lost and cluster._options.missing == "error") or time.monotonic() > lost_until
                 if cluster._is_closed or (given_up and not others):
                     raise
+                if not lost and not others:  # the topology is about to follow
+                    yield cluster._shards[0]._pool.pause, AGAIN_S
                 draw.drop()
                 draw = _Draw(cluster, name, count, out, shared, options)
             if reason:
@@ -156,7 +159,7 @@ class _Draw:
         while True:
             questions = self._questions()
             try:
-                yield from self._answers(questions)
+                held_back = yield from self._answers(questions)
                 chosen = self._chosen()
                 if chosen is not None and self.rounds == 1:
                     return (yield from self._received_in_place(questions, chosen))
@@ -166,6 +169,9 @@ class _Draw:
                     question.close()
             if chosen is not None:
                 return self._copied(chosen)
+            if held_back:
+                self.rounds = 1  # the same is asked again, and no more
+                raise _Waits(held_back)
             if refused := [piece for piece in self.pieces[-len(questions) :] if piece.arrivals.reason]:
                 yield from self._held_back(refused)
             if self.rounds > 1 and not self.options.replace:
@@ -174,7 +180,7 @@ class _Draw:
     # ---- before ------------------------------------------------------------------------------------------------------
 
     def _begin(self) -> Operation[None]:
-        self.served = yield from self.cluster._gathered(lambda shard: shard._known(self.name))
+        self.served = yield from self._of_one_sampler()
         self.known = self.cluster._shards
         self.shards = [shard for shard in self.known if shard.number in self.served]
         self.left_out = {shard.number for shard in self.known if shard not in self.shards}
@@ -184,6 +190,21 @@ class _Draw:
             check_out(self.out, self.table, self.count, self.options.columns, self.options.details)
         check_fits(self.table, self.count, "" if self.options.replace else " without replacement")
         self.least = getattr(self.table.rate_limiter, "min_size_to_sample", 0)
+
+    def _of_one_sampler(self) -> Operation[dict[int, ServedTable]]:
+        """The table as the shards have it. Where samplers differ, it is being changed, or a shard that was started
+        again has yet to be told a change: that takes a moment."""
+        served = yield from self.cluster._gathered(lambda shard: shard._known(self.name))
+        until = time.monotonic() + self.cluster._options.reconnect_timeout
+        while len({each.table.sampler for each in served.values()}) > 1:
+            if time.monotonic() > until:
+                told = ", ".join(f"{each.table.sampler} on shard {number}" for number, each in sorted(served.items()))
+                raise ServerError(
+                    f"table {self.name!r}: expected the same sampler on all shards, got {told}: configure it again"
+                )
+            yield self.cluster._shards[0]._pool.pause, AGAIN_S
+            served = yield from self.cluster._gathered(lambda shard: shard._look_up(self.name))
+        return served
 
     def _told(self) -> Operation[dict[int, dict[str, Any]]]:
         """What the shards tell of the table."""
@@ -229,8 +250,7 @@ class _Draw:
             for question in questions:
                 question.close()
         for place, number in enumerate(poor):
-            share = moved // len(poor) + (place < moved % len(poor))
-            self.cluster._unused[self.name, number] = self.cluster._unused.get((self.name, number), 0) + share
+            self._credit(number, moved // len(poor) + (place < moved % len(poor)))
 
     def _look(self) -> Operation[None]:
         """Asks what the shards hold, and raises `_Waits` where the sample could not be drawn of it."""
@@ -270,7 +290,7 @@ class _Draw:
         total = sum(sums.get(shard.number, 0.0) for shard in self.shards)
         if not total > 0:
             self.cluster._sums.pop(self.name, None)
-            raise _Waits("too few items: none of a priority above zero is known of on the shards that answer")
+            raise _Unknown
         complete = min(map(self._until, self.shards))
         order = self._first_by_time(complete)
         wanted = max(1, self.count - len(order))
@@ -308,43 +328,54 @@ class _Draw:
         return codes(self.table, self.count, self.names, wanted, local)
 
     def give_back(self, used: Sequence[int]) -> None:
-        """Notes what is left over of each piece, to be told with the next questions where a rate limiter counts it."""
-        if not self.pieces or not isinstance(self.table.rate_limiter, SampleToInsertRatio):
-            return
+        """Notes what is left over of each piece."""
         for piece, count in zip(self.pieces, used, strict=True):
-            key = self.name, piece.shard.number
-            self.cluster._unused[key] = self.cluster._unused.get(key, 0) + len(piece.arrivals) - count
+            self._credit(piece.shard.number, len(piece.arrivals) - count)
+
+    def _credit(self, number: int, unused: int) -> None:
+        """Notes what a shard's rate limiter counts and nobody uses, to be told with the next question."""
+        if unused and isinstance(self.table.rate_limiter, SampleToInsertRatio):
+            key = self.name, number
+            self.cluster._unused[key] = self.cluster._unused.get(key, 0) + unused
 
     def drop(self) -> None:
         """Uses nothing of what has arrived."""
         self.give_back([0] * len(self.pieces))
         self.pieces, self.covered, self.rounds = [], {}, 0
 
-    def _answers(self, questions: dict[int, Question]) -> Operation[None]:
-        """Asks them all at once; what they answer becomes pieces, whose columns are still to come."""
+    def _answers(self, questions: dict[int, Question]) -> Operation[str]:
+        """Asks them all at once; what they answer becomes pieces, whose columns are still to come. Returns why some
+        cannot answer now (the table is being changed there, or too many items are in replies), or ""."""
         options = self.cluster._options
         waits = options.missing == "wait"
         connecting = time.monotonic() + (options.reconnect_timeout if waits else 0)
         patience = None if waits else time.monotonic() + options.missing_after
         answers = yield from together([question.heads(connecting) for question in questions.values()], patience)
         by_number = {shard.number: shard for shard in self.shards}
-        answered: dict[int, Arrivals] = {}
-        for number, answer in zip(list(questions), answers, strict=True):
-            if isinstance(answer, ConnectionLost) and options.missing == "leave_out" and not self.cluster._is_closed:
+        held_back, error = "", None
+        for (number, question), answer in zip(list(questions.items()), answers, strict=True):
+            if isinstance(answer, Arrivals):
+                self.pieces.append(_Piece(by_number[number], answer))
+                self.covered.setdefault(number, []).append((answer.until, answer.sum, answer.size))
+                continue
+            del questions[number]
+            if isinstance(answer, Timeout | NotPrimary):  # one that was lost may have heard what was unused
+                self._credit(number, question.unused)
+            if isinstance(answer, Timeout):
+                held_back = answer.reason
+            elif isinstance(answer, ConnectionLost) and options.missing == "leave_out" and not self.cluster._is_closed:
                 self._leave_out(by_number[number])
-                del questions[number]
-            elif isinstance(answer, Exception):
-                raise answer
             else:
-                answered[number] = answer
+                error = error or answer
+        if error is not None:
+            raise error
         if not self.shards:
             raise ConnectionLost(
                 f"sample of {self.count} from {self.name!r}: no shard of {self.cluster._address} answers"
             )
-        for number, arrivals in answered.items():
-            self.pieces.append(_Piece(by_number[number], arrivals))
-            self.covered.setdefault(number, []).append((arrivals.until, arrivals.sum, arrivals.size))
-        self._check_state()
+        if not held_back:
+            self._check_state()
+        return held_back
 
     def _leave_out(self, shard: Shard) -> None:
         shard.leave_out()

@@ -12,7 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from .connection import PASSWORD_VARIABLE
-from .topology import ShardPlace, Topology
+from .topology import ReplicaPlace, ShardPlace, Topology
 
 SCHEME = "redis+cluster://"
 SILENT = (redis.ConnectionError, redis.TimeoutError)
@@ -114,7 +114,7 @@ def newest_of(clients: Iterable[redis.Redis], topology: Topology) -> Topology:
     return topology
 
 
-def place_of(shard: ShardPlace) -> str:
+def place_of(shard: ShardPlace | ReplicaPlace) -> str:
     """host:port, as a URL has it."""
     return f"[{shard.host}]:{shard.port}" if ":" in shard.host else f"{shard.host}:{shard.port}"
 

@@ -71,9 +71,14 @@ class ShardStreams(ClientStreams):
         if self._cluster._is_closed:
             return False
         if refused:
-            return (yield from self._cluster._has_left(self._client))
+            if self._connection is None:  # it has given its part away
+                self._next = yield from self._client._succeeded()
+            return self._next is not None or (yield from self._cluster._has_left(self._client))
         shards = yield from self._cluster._found()
-        if self._client.leaving or self._client not in shards:
+        if self._client not in shards:
+            self._next = self._cluster._of_number(self._client.number)  # it is elsewhere by now
+            return True
+        if self._client.leaving:
             return True
         return (yield from self._moves())
 

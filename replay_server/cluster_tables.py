@@ -8,13 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from .errors import LimitExceeded, SchemaError
-from .selectors import MinSize, Queue, RateLimiter, SampleToInsertRatio
+from .selectors import MinSize, Prioritized, Queue, RateLimiter, SampleToInsertRatio, Uniform
 from .table import Table
 
 _STRIDE = 0x9E3779B97F4A7C15
 """Between the seeds of shards: with equal seeds their arrivals would come at the same times, and not be independent."""
 _BOUNDLESS = 1e15
 """Samples that nobody draws."""
+_CHANGEABLE = ("sampler", "remover", "rate_limiter", "max_times_sampled", "max_bytes", "max_staleness")
+"""Of a live table, by `configure`."""
 _SUMS = (
     "size", "capacity", "bytes", "steps", "step_bytes", "streams", "disk_bytes", "cold_pages", "added", "sampled",
     "unused", "removed", "stale_updates", "stale_items", "updates_applied", "waiting", "waiting_add",
@@ -25,13 +27,38 @@ _SUMS = (
 
 def share_of_limiter(limiter: RateLimiter, place: int, shards: int) -> RateLimiter:
     """The share of a rate limiter of the shard at this place: where each keeps to its own, all together keep to the
-    whole."""
+    whole.
+
+    Raises:
+        SchemaError: a share of `error_buffer` would be too small to add or to sample anything.
+    """
     if isinstance(limiter, Queue):
         return Queue(math.ceil(limiter.size / shards))
     size = _share_of_minimum(limiter.min_size_to_sample, place % shards, shards)
     if isinstance(limiter, MinSize):
         return MinSize(size)
+    least = max(1.0, limiter.samples_per_insert)
+    if limiter.error_buffer / shards < least:
+        raise SchemaError(
+            f"rate_limiter: on {shards} shards, expected error_buffer to be at least {shards} and at least {shards} * "
+            f"samples_per_insert, so {shards * least:g}, got {limiter.error_buffer:g} with samples_per_insert "
+            f"{limiter.samples_per_insert:g}"
+        )
     return SampleToInsertRatio(limiter.samples_per_insert, size, limiter.error_buffer / shards)
+
+
+def check_can_be_shared(table: Table) -> None:
+    """Checks that samples of a table can be drawn over several shards.
+
+    Raises:
+        SchemaError: items that are sent in excess would be used up.
+    """
+    if table.max_times_sampled and isinstance(table.sampler, Prioritized | Uniform):
+        raise SchemaError(
+            f"table {table.name!r}: on several shards, expected max_times_sampled 0 with a sampler that is prioritized "
+            f"or uniform, got {table.max_times_sampled}: the shards send more items than a batch has, which would be "
+            "used up. Take a sampler with an order (Fifo, Lifo, a heap)"
+        )
 
 
 def _share_of_minimum(size: int, place: int, shards: int) -> int:
@@ -46,7 +73,7 @@ def share_of(table: Table, number: int, shards: int, place: int | None = None) -
     `min_size_to_sample` add up to it. `place`: of the shard among all; by default its number.
 
     Raises:
-        SchemaError: the table shares the steps of another one.
+        SchemaError: the table shares the steps of another one, or cannot be sampled over several shards.
     """
     if table.steps_of is not None:
         raise SchemaError(
@@ -55,6 +82,7 @@ def share_of(table: Table, number: int, shards: int, place: int | None = None) -
         )
     if shards == 1:
         return table
+    check_can_be_shared(table)
     capacity = math.ceil(table.capacity / shards)
     limiter = share_of_limiter(table.rate_limiter, number if place is None else place, shards)
     if _minimum(limiter) > capacity:
@@ -75,6 +103,19 @@ def part_like(part: Table, beside: int, number: int) -> Table:
     if _minimum(limiter) > 1:
         limiter = replace(limiter, min_size_to_sample=1)
     return replace(part, rate_limiter=limiter, seed=_moved(part.seed, number - beside))
+
+
+def changes_like(part: Table, like: Table, began: Table | None) -> dict[str, Any]:
+    """What `configure` has to change in the part of a shard that was started again: the settings of a live table that
+    another shard's part, `like`, has. That one began as `began`, where it is known. A share of `min_size_to_sample` is
+    taken over only if it was changed since: shares differ, and that of a part that came later is 1."""
+    limiter, least = like.rate_limiter, _minimum(part.rate_limiter)
+    is_own = began is None or _minimum(limiter) in (1, _minimum(began.rate_limiter))
+    if is_own and least and _minimum(limiter):
+        limiter = replace(limiter, min_size_to_sample=least)
+    wanted = replace(like, rate_limiter=limiter)
+    changed = [name for name in _CHANGEABLE if getattr(wanted, name) != getattr(part, name)]
+    return {name: -1 if (value := getattr(wanted, name)) is None else value for name in changed}
 
 
 def leaving_limiter(limiter: RateLimiter) -> RateLimiter:

@@ -101,7 +101,7 @@ class Question:
         shared: bool = False,
     ) -> None:
         self._shard, self._served, self._coded, self._details = shard, served, coded, options.details
-        self._names, self._shared = names, shared and not coded
+        self._names, self._shared, self.unused = names, shared and not coded, unused
         self.what = f"sample of {served.table.name!r} from the shard at {shard._address}"
         self._connection: Exchanges | None = None
         head: tuple[Argument, ...] = ("REPLAY.SAMPLE", served.table.name, most)

@@ -18,8 +18,19 @@ SlotRange = tuple[int, int]
 
 
 @dataclass(frozen=True)
+class ReplicaPlace:
+    """A replica of a shard: its id, which is the run id of its process, and where it listens. `tls_port` 0: none."""
+
+    id: str
+    host: str
+    port: int
+    tls_port: int = 0
+
+
+@dataclass(frozen=True)
 class ShardPlace:
-    """A shard: its number in ids, its id, where it listens, and its slots. `tls_port` 0: no other than `port`."""
+    """A shard: its number in ids, its id, where it listens, its slots, and its replicas that clients may read from.
+    `tls_port` 0: no other than `port`."""
 
     number: int
     id: str
@@ -28,6 +39,7 @@ class ShardPlace:
     unix: str = ""
     slots: tuple[SlotRange, ...] = ()
     tls_port: int = 0
+    replicas: tuple[ReplicaPlace, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,6 +84,10 @@ class Topology:
                     shard["unix"],
                     _pairs(shard["slots"]),
                     shard.get("tls_port", 0),
+                    tuple(
+                        ReplicaPlace(each["id"], each["host"], each["port"], each["tls_port"])
+                        for each in shard.get("replicas", ())
+                    ),
                 )
                 for shard in told["shards"]
             )
@@ -87,6 +103,7 @@ class Topology:
             {
                 "shard": each.number, "id": each.id, "host": each.host, "port": each.port, "tls_port": each.tls_port,
                 "unix": each.unix, "slots": [list(pair) for pair in each.slots],
+                "replicas": [vars(replica) for replica in each.replicas],
             }
             for each in self.shards
         ]  # fmt: skip
@@ -101,6 +118,9 @@ class Topology:
             words += ["SHARD", shard.number, shard.id, shard.host, shard.port, shard.unix, slots_text(shard.slots)]
         for shard in self.shards:
             words += ["TLS", shard.number, shard.tls_port] if shard.tls_port else []
+        for shard in self.shards:
+            for each in shard.replicas:
+                words += ["REPLICA", shard.number, each.id, each.host, each.port, each.tls_port]
         for move in self.moves:
             words += ["MOVE", slots_text([move.slots]), move.target]
         for kind, numbers in (("LEAVING", self.leaving), ("GONE", self.gone)):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,8 +19,9 @@ import redis
 from redis.cluster import RedisCluster
 
 import replay_server as rs
+from replay_server import cluster_moves
 from replay_server.cluster_address import SLOTS, slot_of
-from replay_server.cluster_moves import MoveRefused
+from replay_server.cluster_moves import MoveRefused, move
 
 
 @pytest.fixture
@@ -135,6 +139,88 @@ def test_keys_keep_their_types_and_their_time_to_live(cluster: rs.Cluster) -> No
         assert client.zscore("{t}zset", "member") == 1.5
         assert client.xrange("{t}stream") == [(b"5-1", {b"a": b"1"})]
         assert client.ttl("{t}hash") == -1
+
+
+class Dying(redis.Redis):
+    """Kills the server of its shard between two scans of a walk, and goes on when that was started again."""
+
+    cluster: rs.Cluster
+    scans = 0
+
+    def scan(self, *arguments: Any, **options: Any) -> Any:
+        self.scans += 1
+        if self.scans == 3:
+            os.kill(self.cluster.pids[0], signal.SIGKILL)
+            wait_for(lambda: self.cluster.restarts == 1)
+        return super().scan(*arguments, **options)
+
+
+def test_no_key_is_passed_over_when_a_shard_dies_while_its_slots_move() -> None:
+    log = {"appendonly": "yes", "appendfsync": "always"}
+    with rs.Cluster(shards=2, config=log) as cluster, client_of(cluster) as client, on(cluster, 1) as target:
+        slots = range(SLOTS // 2)
+        keys = [key for number in range(12_000) if slot_of(key := f"key:{number}".encode()) in slots]
+        assert len(keys) > 5000
+        with on(cluster, 0) as source, source.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.set(key, key)
+            pipe.execute()
+        dying = Dying.from_url(cluster.servers[0].url)
+        dying.cluster = cluster
+        with dying:
+            move({0: dying, 1: target}, cluster.topology, slots, 1)
+        assert dying.scans > 3
+        assert target.dbsize() == len(keys)
+        assert client.mget_nonatomic(keys) == keys
+
+
+def test_no_key_is_lost_where_the_reply_to_its_removal_is(cluster: rs.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    holding, lost = cluster_moves._holding, []
+
+    @contextmanager
+    def loses_a_reply(source: redis.Redis, names: Sequence[bytes]) -> Iterator[Callable[..., list[Any]]]:
+        with holding(source, names) as ask:
+
+            def asked(*requests: Any) -> list[Any]:
+                replies = ask(*requests)
+                if requests[0][0] == "DEL" and not lost:
+                    lost.append(requests)
+                    raise redis.ConnectionError("it died")
+                return replies
+
+            yield asked
+
+    monkeypatch.setattr(cluster_moves, "_holding", loses_a_reply)
+    with client_of(cluster) as client:
+        for key in ("{a}1", "{a}2"):
+            client.set(key, key)
+        slot = slot_of(b"{a}")
+        source = next(shard.number for shard in cluster.topology.shards if any(a <= slot <= b for a, b in shard.slots))
+        cluster.move([slot], 1 - source)
+        assert lost
+        assert client.mget("{a}1", "{a}2") == [b"{a}1", b"{a}2"]
+
+
+@pytest.mark.parametrize("goes_on", [0, 2], ids=["back", "elsewhere"])
+def test_no_key_is_lost_when_a_slot_goes_on_to_another_shard_than_a_move_began_with(
+    goes_on: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise MoveRefused("it was interrupted")
+
+    with rs.Cluster(shards=3) as cluster, client_of(cluster) as client:
+        slot = slot_of(b"{a}")
+        cluster.move([slot], 0)
+        for key in ("{a}1", "{a}2"):
+            client.set(key, key)
+        with monkeypatch.context() as patch:
+            patch.setattr(cluster_moves, "_hand_over", interrupted)
+            with pytest.raises(MoveRefused, match="interrupted"):
+                cluster.move([slot], 1)
+        topology = cluster.move([slot], goes_on)
+        assert (topology.owners()[slot], topology.moves) == (goes_on, ())
+        with on(cluster, goes_on) as there:
+            assert there.mget("{a}1", "{a}2") == [b"{a}1", b"{a}2"]
 
 
 def test_weights_move_with_their_slot(cluster: rs.Cluster) -> None:

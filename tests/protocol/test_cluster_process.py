@@ -169,6 +169,68 @@ def test_a_checkpoint_is_of_all_shards_or_is_none(tmp_path: Path) -> None:
         rs.Cluster([TABLE], shards=2, directory=tmp_path, restore="checkpoint")
 
 
+def test_a_shard_that_was_started_again_has_what_clients_configured(tmp_path: Path) -> None:
+    table = rs.Table("atari", 3000, {"x": rs.Column("int64")}, rate_limiter=rs.MinSize(101))
+    with rs.Cluster([table], shards=2, directory=tmp_path) as cluster, rs.Client(cluster.url) as client:
+
+        def dies() -> rs.Table:
+            before = cluster.restarts
+            os.kill(cluster.pids[0], signal.SIGKILL)
+            wait_for(lambda: cluster.restarts > before)
+            return client.table("atari")
+
+        assert dies().rate_limiter == rs.MinSize(101)
+        client.add("atari", {"x": np.arange(1000)})
+        client.checkpoint()
+        client.configure("atari", sampler=rs.Prioritized(1.0), max_bytes=1 << 20, rate_limiter=rs.MinSize(300))
+        changed = client.table("atari")
+        assert dies() == changed
+        with rs.Client(cluster.servers[0].url) as own:
+            assert own.table("atari").sampler == rs.Prioritized(1.0)
+            assert own.table("atari").rate_limiter == rs.MinSize(150)
+
+
+def test_shards_of_different_samplers_give_no_batch() -> None:
+    with rs.Cluster([TABLE], shards=2) as cluster, rs.Client(cluster.url, reconnect_timeout=0.2) as client:
+        with rs.Client(cluster.servers[1].url) as own:
+            own.configure("atari", sampler=rs.Prioritized(1.0))
+        client.add("atari", {"x": np.arange(200)})
+        with pytest.raises(rs.ServerError, match="expected the same sampler on all shards, got Prioritized"):
+            client.sample("atari", 64)
+        client.configure("atari", sampler=rs.Prioritized(1.0))
+        assert len(client.sample("atari", 64)) == 64
+
+
+def test_a_checkpoint_stays_until_the_next_one_however_many_snapshots_are_written(tmp_path: Path) -> None:
+    options = {"shards": 2, "directory": tmp_path, "config": {"snapshot-keep": 2}}
+
+    def own() -> set[str]:
+        return {str(file.relative_to(tmp_path)) for file in tmp_path.glob("*/cluster-checkpoint-*")}
+
+    with rs.Cluster([TABLE], **options) as cluster, rs.Client(cluster.url) as client:
+        for attempt in range(2):
+            client.add("atari", {"x": np.arange(50)})
+            manifest = cluster.checkpoint()
+            named = set(json.loads(manifest.read_text())["snapshots"])
+            assert own() == named, attempt
+        for _ in range(3):
+            client.checkpoint()
+        with redis.Redis.from_url(cluster.servers[1].url) as shard:
+            shard.config_set("snapshot-named-limit", 1)  # there is no room for a second one on this shard
+            for _ in range(2):
+                client.add("atari", {"x": np.arange(50)})
+                with pytest.raises(rs.LimitExceeded):
+                    cluster.checkpoint()
+                assert named < own()
+                assert len(own()) == 3  # that of the first shard alone
+            size = client.info("atari")["size"]
+            shard.config_set("snapshot-named-limit", 2)
+            manifest = cluster.checkpoint()
+            assert own() == set(json.loads(manifest.read_text())["snapshots"])
+    with rs.Cluster([TABLE], restore="checkpoint", **options) as cluster, rs.Client(cluster.url) as client:
+        assert client.info("atari")["size"] == size
+
+
 def test_the_client_of_a_cluster_goes_on_when_a_shard_died_and_came_back() -> None:
     with rs.Cluster([TABLE], shards=2) as cluster, rs.Client(cluster.url) as client:
         ids = client.add("atari", {"x": np.arange(200)}, priorities=np.ones(200))

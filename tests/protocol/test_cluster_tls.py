@@ -132,3 +132,21 @@ def test_the_tls_ports_of_a_cluster_follow_the_first(certificates: Path, free_po
     with rs.Cluster(shards=1) as cluster:
         assert cluster.tls_url is None
         assert ports(cluster)[1] == [0]
+
+
+def test_replicas_are_told_with_the_ports_of_the_clients_kind_also_after_a_failover(certificates: Path) -> None:
+    config = settings(certificates)
+    with rs.Cluster([TABLE], shards=2, password="secret", config=config, replicas=1) as cluster:
+        wait_for(lambda: all(shard.replicas for shard in cluster.topology.shards))
+        replica = cluster.topology.shards[0].replicas[0]
+        for url, port in ((cluster.servers[1].url, replica.port), (tls_url(cluster, 1), replica.tls_port)):
+            with redis.Redis.from_url(url) as client:
+                slots: Any = client.execute_command("CLUSTER SLOTS")
+                assert slots[0][3][1] == port
+        assert f"127.0.0.1:{replica.tls_port}" in str(cluster.tls_url)
+        os.kill(cluster.pids[0], signal.SIGKILL)
+        wait_for(lambda: cluster.failovers == 1 and all(shard.replicas for shard in cluster.topology.shards))
+        shard = cluster.topology.shards[0]
+        assert (shard.port, shard.tls_port) == (replica.port, replica.tls_port)
+        with redis.Redis.from_url(tls_url(cluster)) as client:
+            assert client.set(key_of(cluster, 0), "value")

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import pytest
 from shards import start, url_of
 
 import replay_server as rs
-from replay_server import cluster_known
+from replay_server import cluster_known, cluster_queue
 from replay_server.cluster_address import slot_of
 from replay_server.topology import ShardPlace, Topology
 
@@ -88,6 +88,43 @@ def test_a_lost_shard_is_waited_for_and_its_return_noticed(losing):
             waiter.join(60)
         assert len(got) == 1
         assert got[0].missing == ()
+
+
+def test_items_of_a_queue_come_from_the_other_shards_when_one_dies_between_its_info_and_its_part(losing, monkeypatch):
+    servers, _ = losing
+    shares = cluster_queue.shares
+
+    def one_dies(sizes: Mapping[int, int], wanted: int) -> dict[int, int]:
+        servers[2].stop()
+        return shares(sizes, wanted)
+
+    with rs.Client(url_of(*servers), missing="leave_out") as client:
+        queue = rs.Table("q", 300, {"k": rs.Column("int64")}, sampler=rs.Fifo(), max_times_sampled=1)
+        client.create_table(queue)
+        for server in servers:
+            with rs.Client(server.url) as own:
+                own.add("q", {"k": np.arange(20)})
+        monkeypatch.setattr(cluster_queue, "shares", one_dies)
+        batch = client.sample("q", 30, timeout=60)
+        assert batch.missing == (2,)
+        assert set(batch.ids >> np.uint64(56)) == {0, 1}
+        assert len(set(batch.ids)) == 30
+        assert client.info("q")["size"] == 10
+
+
+def test_what_the_others_gave_when_a_shard_was_lost_is_not_counted_as_sampled(losing):
+    servers, _ = losing
+    limiter = rs.SampleToInsertRatio(samples_per_insert=1e6, min_size_to_sample=1, error_buffer=1e9)
+    with rs.Client(url_of(*servers), missing="error") as client, rs.Client(servers[0].url) as own:
+        client.create_table(rs.Table("r", 300, {"k": rs.Column("int64")}, sampler=rs.Uniform(), rate_limiter=limiter))
+        client.add("r", {"k": np.arange(300)})
+        used = np.sum(client.sample("r", 64).ids >> np.uint64(56) == 0)
+        servers[2].stop()
+        for _ in range(3):
+            with pytest.raises(rs.ConnectionLost):
+                client.sample("r", 64)
+        info = own.info("r")
+        assert info["sampled"] - info["unused"] - client._unused.get(("r", 0), 0) == used
 
 
 def shard(

@@ -356,16 +356,18 @@ def test_a_checkpoint_amid_streams_adds_and_samples_is_whole(tmp_path: Path) -> 
         try:
             with rs.Client(cluster.url) as client:
                 wait_for(lambda: client.info("plain")["removed"] > 100 and client.info("frames")["size"] > 100)
-            manifests = []
-            for _ in range(3):
-                manifests.append(manifest := cluster.checkpoint())
-                shutil.copy(manifest, tmp_path / "old" / f"{len(manifests)}.json")
+            for turn in range(1, 4):
+                manifest = cluster.checkpoint()
+                for name in [manifest.name, *json.loads(manifest.read_text())["snapshots"]]:
+                    kept = tmp_path / f"old-{turn}" / name  # the next checkpoint takes its place
+                    kept.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(manifest.parent / name, kept)
         finally:
             done.set()
             for thread in threads:
                 thread.join(60)
     for shards, turn in ((2, 1), (1, 2), (4, 3)):
-        manifest = tmp_path / "old" / f"{turn}.json"
+        manifest = tmp_path / f"old-{turn}" / manifest.name
         with (
             rs.Cluster(tables, shards=shards, directory=tmp_path / str(turn), restore=manifest) as cluster,
             rs.Client(cluster.url) as client,

@@ -156,7 +156,7 @@ def test_what_a_sample_drew_before_it_was_refused_is_given_back_to_the_limiter(c
 def test_a_sample_of_nothing_is_refused(cluster, shards, many):
     client = cluster if many else shards[0]
     client.create_table(rs.Table("t", 100, K))
-    with pytest.raises(rs.ServerError, match="expected a count of items, an integer of at least 1"):
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         client.sample("t", 0)
     client.drop_table("t")
 

@@ -82,7 +82,9 @@ def test_the_base_install_links_no_dpdk(wheel: zipfile.ZipFile, tmp_path: Path) 
             continue
         needs = needed_libraries(Path(wheel.extract(name, tmp_path)))
         assert "libc.so.6" in needs, name
-        is_for_dpdk = Path(name).name.startswith(("replay-server-dpdk", "replay-server-fstack", "_dpdk."))
+        is_for_dpdk = Path(name).name.startswith(
+            ("replay-server-dpdk", "replay-bench-client-dpdk", "replay-server-fstack", "_dpdk.")
+        )
         assert any(library.startswith("librte_") for library in needs) == is_for_dpdk, name
 
 

@@ -33,8 +33,8 @@ static void cluster_topology(struct client *client) {
     reply_bulk_text(client, &text);
 }
 
-/* CLUSTER SETTOPOLOGY version number [SHARD number id host port unix slots …] [TLS number port …] [MOVE slots number …]
- * [LEAVING number …] [GONE number …] */
+/* CLUSTER SETTOPOLOGY version number [SHARD number id host port unix slots …] [TLS number port …]
+ * [REPLICA number id host port tls_port …] [MOVE slots number …] [LEAVING number …] [GONE number …] */
 static void cluster_settopology(struct client *client) {
     struct server *server = client->server;
     struct error error;
@@ -69,12 +69,18 @@ static void cluster_settopology(struct client *client) {
 
 /* ---- who has what ---------------------------------------------------------------------------------------------------- */
 
-static void reply_node(struct client *client, const struct shard *shard) {
+static void reply_node(struct client *client, const char *host, int port, const char *id) {
     reply_array(client, 4);
-    reply_bulk_string(client, shard->host);
-    reply_integer(client, redirect_port(client, shard));
-    reply_bulk_string(client, shard->id);
+    reply_bulk_string(client, host);
+    reply_integer(client, port);
+    reply_bulk_string(client, id);
     reply_map(client, 0);
+}
+
+static size_t count_replicas(const struct topology *topology, int place) {
+    size_t count = 0;
+    for (int i = -1; (i = topology_next_replica(topology, i, place)) >= 0;) count++;
+    return count;
 }
 
 static void cluster_slots(struct client *client) {
@@ -83,10 +89,16 @@ static void cluster_slots(struct client *client) {
     size_t mark = reply_array_deferred(client), count = 0;
     struct slot_run run = {0, -1};
     for (; topology && topology_next_run(topology, run.last + 1, -1, &run); count++) {
-        reply_array(client, 3);
+        int place = topology->owner[run.first];
+        const struct shard *shard = &topology->shards[place];
+        reply_array(client, 3 + count_replicas(topology, place));
         reply_integer(client, run.first);
         reply_integer(client, run.last);
-        reply_node(client, &topology->shards[topology->owner[run.first]]);
+        reply_node(client, shard->host, redirect_port(client, shard), shard->id);
+        for (int i = -1; (i = topology_next_replica(topology, i, place)) >= 0;) {
+            const struct shard_replica *replica = &topology->replicas[i];
+            reply_node(client, replica->host, redirect_port_of(client, replica->port, replica->tls_port), replica->id);
+        }
     }
     reply_set_array_length(client, mark, count);
 }
@@ -101,36 +113,45 @@ static void reply_slots_of(struct client *client, const struct topology *topolog
     reply_set_array_length(client, mark, count);
 }
 
+static void reply_shards_node(struct client *client, const char *id, const char *host, int port, int tls_port,
+                              const char *role) {
+    reply_map(client, tls_port ? 8 : 7);
+    reply_bulk_string(client, "id");
+    reply_bulk_string(client, id);
+    reply_bulk_string(client, "port");
+    reply_integer(client, port);
+    if (tls_port) {
+        reply_bulk_string(client, "tls-port");
+        reply_integer(client, tls_port);
+    }
+    reply_bulk_string(client, "ip");
+    reply_bulk_string(client, host);
+    reply_bulk_string(client, "endpoint");
+    reply_bulk_string(client, host);
+    reply_bulk_string(client, "role");
+    reply_bulk_string(client, role);
+    reply_bulk_string(client, "replication-offset");
+    reply_integer(client, 0);
+    reply_bulk_string(client, "health");
+    reply_bulk_string(client, "online");
+}
+
 static void cluster_shards(struct client *client) {
     if (!cluster_is_on(client)) return;
     const struct topology *topology = topology_of(client);
     reply_array(client, topology ? (size_t)topology->shard_count : 0);
-    for (int i = 0; topology && i < topology->shard_count; i++) {
-        const struct shard *shard = &topology->shards[i];
+    for (int place = 0; topology && place < topology->shard_count; place++) {
+        const struct shard *shard = &topology->shards[place];
         reply_map(client, 2);
         reply_bulk_string(client, "slots");
-        reply_slots_of(client, topology, i);
+        reply_slots_of(client, topology, place);
         reply_bulk_string(client, "nodes");
-        reply_array(client, 1);
-        reply_map(client, shard->tls_port ? 8 : 7);
-        reply_bulk_string(client, "id");
-        reply_bulk_string(client, shard->id);
-        reply_bulk_string(client, "port");
-        reply_integer(client, shard->port);
-        if (shard->tls_port) {
-            reply_bulk_string(client, "tls-port");
-            reply_integer(client, shard->tls_port);
+        reply_array(client, 1 + count_replicas(topology, place));
+        reply_shards_node(client, shard->id, shard->host, shard->port, shard->tls_port, "master");
+        for (int i = -1; (i = topology_next_replica(topology, i, place)) >= 0;) {
+            const struct shard_replica *each = &topology->replicas[i];
+            reply_shards_node(client, each->id, each->host, each->port, each->tls_port, "replica");
         }
-        reply_bulk_string(client, "ip");
-        reply_bulk_string(client, shard->host);
-        reply_bulk_string(client, "endpoint");
-        reply_bulk_string(client, shard->host);
-        reply_bulk_string(client, "role");
-        reply_bulk_string(client, "master");
-        reply_bulk_string(client, "replication-offset");
-        reply_integer(client, 0);
-        reply_bulk_string(client, "health");
-        reply_bulk_string(client, "online");
     }
 }
 
@@ -146,33 +167,55 @@ static void write_moves(const struct topology *topology, struct text *out) {
     }
 }
 
-static void write_node(const struct topology *topology, int place, int port, struct text *out) {
+static void write_node(const struct client *client, const struct topology *topology, int place, struct text *out) {
     const struct shard *shard = &topology->shards[place];
-    text_append(out, "%s %s:%d@0 %smaster - 0 0 %" PRId64 " connected", shard->id, shard->host, port,
-                place == topology->myself ? "myself," : "", topology->version);
+    bool is_myself = place == topology->myself && !client->server->place.is_replica;
+    text_append(out, "%s %s:%d@0 %smaster - 0 0 %" PRId64 " connected", shard->id, shard->host,
+                redirect_port(client, shard), is_myself ? "myself," : "", topology->version);
     struct slot_run run = {0, -1};
     while (topology_next_run(topology, run.last + 1, place, &run))
         text_append(out, run.first == run.last ? " %d" : " %d-%d", run.first, run.last);
-    if (place == topology->myself) write_moves(topology, out);
+    if (is_myself) write_moves(topology, out);
     text_append(out, "\n");
 }
 
+static bool is_this_process(const struct server *server, const struct shard_replica *replica) {
+    return server->place.is_replica && strcmp(replica->id, server->start.run_id) == 0;
+}
+
+static void write_replica(const struct client *client, const struct topology *topology,
+                          const struct shard_replica *replica, struct text *out) {
+    text_append(out, "%s %s:%d@0 %sslave %s 0 0 %" PRId64 " connected\n", replica->id, replica->host,
+                redirect_port_of(client, replica->port, replica->tls_port),
+                is_this_process(client->server, replica) ? "myself," : "", topology->shards[replica->place].id,
+                topology->version);
+}
+
+/* One that the topology does not list adds itself. */
 static void cluster_nodes(struct client *client) {
     struct text text = {0};
     if (!cluster_is_on(client)) return;
     const struct topology *topology = topology_of(client);
-    for (int i = 0; topology && i < topology->shard_count; i++)
-        write_node(topology, i, redirect_port(client, &topology->shards[i]), &text);
-    if (!topology)
-        text_append(&text, "%s :%" PRId64 "@0 myself,master - 0 0 0 connected\n", client->server->start.run_id,
-                    client->server->config.port);
+    bool is_replica = client->server->place.is_replica, is_listed = false;
+    for (int i = 0; topology && i < topology->shard_count; i++) write_node(client, topology, i, &text);
+    for (int i = 0; topology && i < topology->replica_count; i++) {
+        write_replica(client, topology, &topology->replicas[i], &text);
+        is_listed |= is_this_process(client->server, &topology->replicas[i]);
+    }
+    if (!topology || (is_replica && !is_listed)) {
+        bool has_primary = topology && topology->myself != TOPOLOGY_GONE;
+        text_append(&text, "%s :%" PRId64 "@0 myself,%s %s 0 0 %" PRId64 " connected\n", client->server->start.run_id,
+                    client->server->config.port, is_replica ? "slave" : "master",
+                    is_replica && has_primary ? topology->shards[topology->myself].id : "-",
+                    topology ? topology->version : 0);
+    }
     reply_verbatim_text(client, &text);
 }
 
 static void cluster_myid(struct client *client) {
     if (!cluster_is_on(client)) return;
     const struct topology *topology = topology_of(client);
-    bool is_one = topology && topology->myself != TOPOLOGY_GONE;
+    bool is_one = topology && topology->myself != TOPOLOGY_GONE && !client->server->place.is_replica;
     reply_bulk_string(client, is_one ? topology->shards[topology->myself].id : client->server->start.run_id);
 }
 
@@ -181,6 +224,7 @@ static void cluster_info(struct client *client) {
     if (!cluster_is_on(client)) return;
     const struct topology *topology = topology_of(client);
     int slots = topology ? CLUSTER_SLOTS : 0, shards = topology ? topology->shard_count : 1, size = 0;
+    int replicas = topology ? topology->replica_count : 0;
     for (int i = 0; topology && i < shards; i++) size += topology->shards[i].last_slot >= 0;
     int64_t version = topology ? topology->version : 0;
     text_append(&text,
@@ -188,7 +232,7 @@ static void cluster_info(struct client *client) {
                 "cluster_slots_fail:0\r\ncluster_known_nodes:%d\r\ncluster_size:%d\r\ncluster_current_epoch:%" PRId64
                 "\r\ncluster_my_epoch:%" PRId64 "\r\ncluster_stats_messages_sent:0\r\n"
                 "cluster_stats_messages_received:0\r\ntotal_cluster_links_buffer_limit_exceeded:0\r\n",
-                topology ? "ok" : "fail", slots, slots, shards, size, version, version);
+                topology ? "ok" : "fail", slots, slots, shards + replicas, size, version, version);
     reply_verbatim_text(client, &text);
 }
 
@@ -196,16 +240,25 @@ static void cluster_links(struct client *client) {
     if (cluster_is_on(client)) reply_array(client, 0);
 }
 
-/* No shard has a replica. */
 static void cluster_replicas(struct client *client) {
     if (!cluster_is_on(client)) return;
     const struct topology *topology = topology_of(client);
     const struct resp_argument *id = &client->argv[2];
-    for (int i = 0; topology && i < topology->shard_count; i++) {
-        if (id->length == SHARD_ID_BYTES && memcmp(id->data, topology->shards[i].id, SHARD_ID_BYTES) == 0) {
-            reply_array(client, 0);
-            return;
+    for (int place = 0; topology && place < topology->shard_count; place++) {
+        if (id->length != SHARD_ID_BYTES || memcmp(id->data, topology->shards[place].id, SHARD_ID_BYTES) != 0) continue;
+        reply_array(client, count_replicas(topology, place));
+        for (int i = -1; (i = topology_next_replica(topology, i, place)) >= 0;) {
+            struct text text = {0};
+            write_replica(client, topology, &topology->replicas[i], &text);
+            if (!text.failed) text.length--; /* as Redis: no end of line */
+            reply_bulk_text(client, &text);
         }
+        return;
+    }
+    for (int i = 0; topology && i < topology->replica_count; i++) {
+        if (id->length != SHARD_ID_BYTES || memcmp(id->data, topology->replicas[i].id, SHARD_ID_BYTES) != 0) continue;
+        reply_error(client, "ERR The specified node is not a master");
+        return;
     }
     reply_error(client, "ERR Unknown node %.*s", id->length < 128 ? (int)id->length : 128, (const char *)id->data);
 }
@@ -218,9 +271,16 @@ static void asking_command(struct client *client) {
     reply_status(client, "OK");
 }
 
-/* About replicas that may be read from. There are none. */
-static void accept_command(struct client *client) {
-    if (cluster_is_on(client)) reply_status(client, "OK");
+static void readonly_command(struct client *client) {
+    if (!cluster_is_on(client)) return;
+    client->reads_replica = true;
+    reply_status(client, "OK");
+}
+
+static void readwrite_command(struct client *client) {
+    if (!cluster_is_on(client)) return;
+    client->reads_replica = false;
+    reply_status(client, "OK");
 }
 
 /* ---- what only nodes that gossip do ---------------------------------------------------------------------------------- */
@@ -254,9 +314,10 @@ static const char *const help_lines[] = {
     "RELEASE",
     "    Let requests for held keys go on.",
     "REPLICAS <node-id>",
-    "    Return replicas of <node-id>: none.",
+    "    Return the replicas of <node-id>, as NODES has them.",
     "SETTOPOLOGY <version> <number> [SHARD <number> <id> <host> <port> <unix> <slots>] [TLS <number> <port>]",
-    "            [MOVE <slots> <number>] [LEAVING <number>] [GONE <number>]",
+    "            [REPLICA <number> <id> <host> <port> <tls-port>] [MOVE <slots> <number>] [LEAVING <number>]",
+    "            [GONE <number>]",
     "    Set the topology, as shard <number> of those that follow.",
     "SHARDS",
     "    Return information about slot range mappings and the nodes associated with them.",
@@ -307,7 +368,7 @@ static const struct command cluster_subcommands[] = {
      .tips = "nondeterministic_output"},
     {"cluster|release", cluster_release, 2, RULE | COMMAND_NOSCRIPT | COMMAND_NO_MULTI, &group_cluster,
      "Lets requests for held keys go on."},
-    {"cluster|replicas", cluster_replicas, 3, LOOK, &group_cluster, "Returns an empty list.", "5.0.0",
+    {"cluster|replicas", cluster_replicas, 3, LOOK, &group_cluster, "Returns the replicas of a shard.", "5.0.0",
      .tips = "nondeterministic_output"},
     {"cluster|replicate", refuse_gossip, 3, RULE, &group_cluster, GOSSIP, "3.0.0"},
     {"cluster|reset", refuse_gossip, -2, LOOK | COMMAND_NOSCRIPT, &group_cluster, GOSSIP, "3.0.0"},
@@ -318,7 +379,7 @@ static const struct command cluster_subcommands[] = {
      "Sets which shard has which slots."},
     {"cluster|shards", cluster_shards, 2, ASK, &group_cluster, "Returns the shards and their slots.", "7.0.0",
      .tips = "nondeterministic_output"},
-    {"cluster|slaves", cluster_replicas, 3, LOOK, &group_cluster, "Returns an empty list.", "3.0.0",
+    {"cluster|slaves", cluster_replicas, 3, LOOK, &group_cluster, "Returns the replicas of a shard.", "3.0.0",
      .tips = "nondeterministic_output"},
     {"cluster|slots", cluster_slots, 2, ASK, &group_cluster, "Returns the slots and their shards.", "3.0.0",
      .tips = "nondeterministic_output"},
@@ -331,9 +392,9 @@ const struct command commands_cluster[] = {
      "3.0.0", .categories = ACL_FAST | ACL_CONNECTION},
     {"cluster", command_container, -2, 0, &group_cluster, "Tells of the shards of a cluster.", "3.0.0",
      .subcommands = cluster_subcommands},
-    {"readonly", accept_command, 1, COMMAND_FAST | ANY_TIME, &group_cluster, "Accepted: there are no replicas.",
-     "3.0.0", .categories = ACL_FAST | ACL_CONNECTION},
-    {"readwrite", accept_command, 1, COMMAND_FAST | ANY_TIME, &group_cluster, "Accepted: there are no replicas.",
-     "3.0.0", .categories = ACL_FAST | ACL_CONNECTION},
+    {"readonly", readonly_command, 1, COMMAND_FAST | ANY_TIME, &group_cluster,
+     "Lets the connection read from a shard's replica.", "3.0.0", .categories = ACL_FAST | ACL_CONNECTION},
+    {"readwrite", readwrite_command, 1, COMMAND_FAST | ANY_TIME, &group_cluster, "Takes back READONLY.", "3.0.0",
+     .categories = ACL_FAST | ACL_CONNECTION},
     {0},
 };

@@ -1,5 +1,9 @@
 /* redirect: whether a request's keys are this shard's, and where they are if not. As in Redis 7.0: all keys of a request,
- * and of a transaction, are in one slot. Tables of experience have no slot, since every shard holds its part of each. */
+ * and of a transaction, are in one slot. Tables of experience have no slot, since every shard holds its part of each.
+ *
+ * A replica of a shard has the shard's number and its topology, and sends requests for keys and tables to the primary that
+ * it follows, whatever the topology says of its shard: a primary that has given its part away knows the new one by then, and
+ * the topology follows. */
 #include "server/cluster/redirect.h"
 
 #include <stdio.h>
@@ -14,7 +18,7 @@
 
 #define PLACES 32
 
-enum outcome { HERE, CROSSED, UNSERVED, MOVED, ASKED, TRY_AGAIN, NO_MEMORY };
+enum outcome { HERE, CROSSED, UNSERVED, MOVED, ASKED, FOLLOWED, TRY_AGAIN, NO_MEMORY };
 
 /* What is found of the keys of one request, or of all in a transaction. */
 struct keys_seen {
@@ -25,6 +29,8 @@ struct keys_seen {
     bool several, crossed, exhausted;
     bool missing; /* one is not here, while its slot moves */
     bool held;
+    bool writes;
+    const struct resp_argument *table; /* of those that a replica is asked for, the last; NULL: none */
 };
 
 static bool is_here(const struct server *server, const struct resp_argument *key) {
@@ -59,7 +65,8 @@ static void see_key(struct keys_seen *seen, const struct command *command, const
 
 static void see_request(struct keys_seen *seen, const struct command *command, uint32_t argc,
                         const struct resp_argument *argv) {
-    if (!command->keys || command->group->data == DATA_TABLES) return;
+    bool is_of_table = command->group->data == DATA_TABLES;
+    if (!command->keys || (is_of_table && !seen->server->place.is_replica)) return;
     struct key_place few[PLACES], *places = few;
     int count = command_keys(command, argc, argv, few, PLACES);
     if (count > PLACES) {
@@ -67,7 +74,8 @@ static void see_request(struct keys_seen *seen, const struct command *command, u
         seen->exhausted |= !places;
         count = places ? command_keys(command, argc, argv, places, count) : 0;
     }
-    for (int i = 0; i < count; i++) see_key(seen, command, &argv[places[i].index]);
+    if (is_of_table && count > 0) seen->table = &argv[places[0].index];
+    for (int i = 0; i < count && !is_of_table; i++) see_key(seen, command, &argv[places[i].index]);
     if (places != few) memory_free(places);
 }
 
@@ -78,21 +86,46 @@ static bool see_queued(const struct client *client, const struct command *comman
     return false;
 }
 
-static enum outcome judge(const struct keys_seen *seen, bool asking) {
+/* What a replica does not answer by itself. */
+static bool is_primarys(const struct keys_seen *seen, const struct client *from) {
+    return seen->server->place.is_replica && (seen->writes || !from->reads_replica);
+}
+
+/* `from`: who sends the request, or calls the script that it is of. */
+static enum outcome judge(const struct keys_seen *seen, const struct client *from) {
     const struct topology *topology = seen->topology;
     if (seen->exhausted) return NO_MEMORY;
-    if (seen->slot == CLUSTER_SLOT_NONE) return HERE;
+    if (seen->slot == CLUSTER_SLOT_NONE) return seen->table && is_primarys(seen, from) ? FOLLOWED : HERE;
     if (!topology) return UNSERVED;
     if (seen->crossed) return CROSSED;
     int owner = topology->owner[seen->slot], target = topology->target[seen->slot];
+    bool is_own = owner == topology->myself || (target == topology->myself && from->asking > 0);
+    if (is_own && is_primarys(seen, from)) return FOLLOWED;
     if (owner == topology->myself) return seen->missing ? ASKED : HERE;
-    if (target != topology->myself || !asking) return MOVED;
+    if (!is_own) return MOVED;
     return seen->several && seen->missing ? TRY_AGAIN : HERE;
 }
 
-int redirect_port(const struct client *client, const struct shard *shard) {
+int redirect_port_of(const struct client *client, int port, int tls_port) {
     const struct client *from = client->connection ? client : client->server->acting.client; /* a script has none */
-    return shard->tls_port && from && from->connection && from->connection->is_tls ? shard->tls_port : shard->port;
+    return tls_port && from && from->connection && from->connection->is_tls ? tls_port : port;
+}
+
+int redirect_port(const struct client *client, const struct shard *shard) {
+    return redirect_port_of(client, shard->port, shard->tls_port);
+}
+
+/* The primary that this replica follows, as clients reach it. False: it was told of none. */
+static bool find_primary(const struct client *client, const struct topology *topology, char host[256], int *port) {
+    const struct server *server = client->server;
+    if (sscanf(server->config.replication.follows, "%255s %d", host, port) != 2) return false;
+    for (int i = 0; topology && i < topology->shard_count; i++) {
+        const struct shard *shard = &topology->shards[i];
+        if (strcmp(shard->host, host) != 0 || (shard->port != *port && shard->tls_port != *port)) continue;
+        *port = redirect_port(client, shard);
+        break;
+    }
+    return true;
 }
 
 static const char *tell(const struct client *client, const struct keys_seen *seen, enum outcome outcome, char *message,
@@ -105,6 +138,14 @@ static const char *tell(const struct client *client, const struct keys_seen *see
         [NO_MEMORY] = "OOM no memory for the places of the request's keys",
     };
     if (outcome == HERE) return NULL;
+    if (outcome == FOLLOWED) {
+        char host[256];
+        int port, slot = seen->slot;
+        if (slot == CLUSTER_SLOT_NONE) slot = slot_of_key(seen->table->data, seen->table->length);
+        if (!find_primary(client, topology, host, &port)) return words[UNSERVED];
+        snprintf(message, size, "MOVED %d %s:%d", slot, host, port);
+        return message;
+    }
     if (outcome != MOVED && outcome != ASKED) return words[outcome];
     const struct shard *shard =
         &topology->shards[outcome == MOVED ? topology->owner[seen->slot] : topology->target[seen->slot]];
@@ -116,7 +157,7 @@ static const char *tell(const struct client *client, const struct keys_seen *see
 /* A script's call. Those that say so, and those that say nothing of themselves, may reach keys of several slots, if all are
  * here. */
 static const char *refuse_call(struct client *client, const struct client *caller, const struct keys_seen *seen) {
-    switch (judge(seen, caller->asking > 0)) {
+    switch (judge(seen, caller)) {
     case HERE: break;
     case UNSERVED: return "ERR Script attempted to execute a command while the cluster is down";
     default: return "ERR Script attempted to access a non local key in a cluster node";
@@ -130,13 +171,14 @@ static const char *refuse_call(struct client *client, const struct client *calle
 const char *cluster_refusal(struct client *client, const struct command *command, char *message, size_t size) {
     const struct server *server = client->server;
     struct keys_seen seen = {.server = server, .topology = server->cluster->topology, .slot = CLUSTER_SLOT_NONE};
-    if (server->loading) return NULL;
+    if (server->loading || client->is_primary) return NULL;
+    seen.writes = (upcalls.transaction_flags(client, command) & COMMAND_WRITE) != 0;
     see_request(&seen, command, client->argc, client->argv);
     upcalls.transaction_has(client, command, see_queued, &seen);
     const struct client *caller = server->acting.client;
     if (caller && caller != client) return refuse_call(client, caller, &seen);
     client->slot = seen.slot;
-    return tell(client, &seen, judge(&seen, client->asking > 0), message, size);
+    return tell(client, &seen, judge(&seen, client), message, size);
 }
 
 bool redirect_names_held_key(struct client *client) {
@@ -156,7 +198,7 @@ void cluster_redirect_waiting(struct server *server) {
         if (!client->blocked || !client->command || !(client->command->flags & COMMAND_BLOCKING)) continue;
         struct keys_seen seen = {.server = server, .topology = server->cluster->topology, .slot = CLUSTER_SLOT_NONE};
         see_request(&seen, client->command, client->argc, client->argv);
-        const char *moved = tell(client, &seen, judge(&seen, false), message, sizeof message);
+        const char *moved = tell(client, &seen, judge(&seen, client), message, sizeof message);
         if (moved) client_interrupt(client, moved);
     }
 }

@@ -10,5 +10,7 @@ bool redirect_names_held_key(struct client *client);
 
 /* The port of a shard that a client is told: that for TLS where it, or a script's caller, came over TLS itself. */
 int redirect_port(const struct client *client, const struct shard *shard);
+/* Likewise, of these two; `tls_port` 0: there is none. */
+int redirect_port_of(const struct client *client, int port, int tls_port);
 
 #endif

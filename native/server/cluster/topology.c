@@ -9,6 +9,7 @@
 
 #define SHARD_WORDS 7u
 #define TLS_WORDS 3u
+#define REPLICA_WORDS 6u
 #define MOVE_WORDS 3u
 #define STATE_WORDS 2u /* LEAVING number, GONE number */
 #define UNOWNED (-1)
@@ -133,6 +134,32 @@ static int take_tls(struct topology *topology, const struct resp_argument *argv,
     return 0;
 }
 
+/* `argv` begins with REPLICA. */
+static int take_replica(struct topology *topology, const struct resp_argument *argv, struct error *error) {
+    int64_t number, port, tls_port;
+    int place = take_number(&argv[1], 0, SHARDS_MOST - 1, &number) ? find_shard(topology, number) : -1;
+    if (place < 0)
+        return error_set(error, ERROR_GENERIC, "a replica is of one of the shards, by its number, got '%.*s'",
+                         SHOWN(&argv[1]));
+    if (topology->replica_count == (int)SHARD_REPLICAS_MOST)
+        return error_set(error, ERROR_GENERIC, "there are more than %u replicas", SHARD_REPLICAS_MOST);
+    struct shard_replica *replica = &topology->replicas[topology->replica_count];
+    replica->place = place;
+    if (!take_id(&argv[2], replica->id))
+        return error_set(error, ERROR_GENERIC, "a replica's id is 40 lower-case hexadecimal digits, got '%.*s'",
+                         SHOWN(&argv[2]));
+    if (!take_plain(&argv[3], replica->host, sizeof replica->host) || replica->host[0] == '\0')
+        return error_set(error, ERROR_GENERIC, "a replica's host is a name or an address, got '%.*s'", SHOWN(&argv[3]));
+    if (!take_number(&argv[4], 1, 65535, &port) || !take_number(&argv[5], 0, 65535, &tls_port))
+        return error_set(error, ERROR_GENERIC,
+                         "a replica's ports are 1 to 65535, and 0 where it has none for TLS, got '%.*s' and '%.*s'",
+                         SHOWN(&argv[4]), SHOWN(&argv[5]));
+    replica->port = (int)port;
+    replica->tls_port = (int)tls_port;
+    topology->replica_count++;
+    return 0;
+}
+
 /* `argv` begins with MOVE. */
 static int take_move(struct topology *topology, const struct resp_argument *argv, struct error *error) {
     int64_t number;
@@ -177,6 +204,10 @@ static int take_parts(struct topology *topology, uint32_t argc, const struct res
         if (take_tls(topology, &argv[at], error) < 0) return -1;
         at += TLS_WORDS;
     }
+    while (argc - at >= REPLICA_WORDS && argument_is(&argv[at], "replica")) {
+        if (take_replica(topology, &argv[at], error) < 0) return -1;
+        at += REPLICA_WORDS;
+    }
     while (argc - at >= MOVE_WORDS && argument_is(&argv[at], "move")) {
         if (take_move(topology, &argv[at], error) < 0) return -1;
         at += MOVE_WORDS;
@@ -192,7 +223,8 @@ static int take_parts(struct topology *topology, uint32_t argc, const struct res
     if (at < argc)
         return error_set(error, ERROR_GENERIC,
                          "expected SHARD number id host port unix slots for each shard, then TLS number port, "
-                         "MOVE slots number, LEAVING number, GONE number, got '%.*s'",
+                         "REPLICA number id host port tls_port, MOVE slots number, LEAVING number, GONE number, got "
+                         "'%.*s'",
                          SHOWN(&argv[at]));
     return 0;
 }
@@ -210,6 +242,15 @@ static int complete(struct topology *topology, int64_t number, struct error *err
             if (strcmp(topology->shards[i].id, topology->shards[j].id) == 0)
                 return error_set(error, ERROR_GENERIC, "shards %u and %u have the same id", topology->shards[j].number,
                                  topology->shards[i].number);
+    for (int i = 0; i < topology->replica_count; i++) {
+        bool is_taken = false;
+        for (int j = 0; j < topology->shard_count; j++)
+            is_taken |= strcmp(topology->replicas[i].id, topology->shards[j].id) == 0;
+        for (int j = 0; j < i; j++) is_taken |= strcmp(topology->replicas[i].id, topology->replicas[j].id) == 0;
+        if (is_taken)
+            return error_set(error, ERROR_GENERIC, "a replica of shard %u has the id of another server",
+                             topology->shards[topology->replicas[i].place].number);
+    }
     for (int slot = 0; slot < CLUSTER_SLOTS; slot++) {
         if (topology->owner[slot] == UNOWNED)
             return error_set(error, ERROR_GENERIC, "slot %d has no shard: all of 0-16383 must have one", slot);
@@ -234,8 +275,10 @@ static int read_into(struct topology *topology, uint32_t argc, const struct resp
 struct topology *topology_parse(uint32_t argc, const struct resp_argument *argv, struct error *error) {
     struct topology *topology = memory_calloc(1, sizeof *topology);
     uint32_t most = argc / SHARD_WORDS < SHARDS_MOST ? argc / SHARD_WORDS : SHARDS_MOST;
+    uint32_t replicas = argc / REPLICA_WORDS < SHARD_REPLICAS_MOST ? argc / REPLICA_WORDS : SHARD_REPLICAS_MOST;
     if (topology) topology->shards = memory_calloc(most + 1, sizeof *topology->shards);
-    if (!topology || !topology->shards) {
+    if (topology) topology->replicas = memory_calloc(replicas + 1, sizeof *topology->replicas);
+    if (!topology || !topology->shards || !topology->replicas) {
         error_set(error, ERROR_LIMIT, "no memory for a topology of %u shards", most);
         topology_free(topology);
         return NULL;
@@ -248,7 +291,10 @@ struct topology *topology_parse(uint32_t argc, const struct resp_argument *argv,
 }
 
 void topology_free(struct topology *topology) {
-    if (topology) memory_free(topology->shards);
+    if (topology) {
+        memory_free(topology->shards);
+        memory_free(topology->replicas);
+    }
     memory_free(topology);
 }
 
@@ -258,11 +304,19 @@ static bool shards_are_equal(const struct shard *one, const struct shard *other)
            strcmp(one->unix_path, other->unix_path) == 0;
 }
 
+static bool replicas_are_equal(const struct shard_replica *one, const struct shard_replica *other) {
+    return one->place == other->place && one->port == other->port && one->tls_port == other->tls_port &&
+           strcmp(one->id, other->id) == 0 && strcmp(one->host, other->host) == 0;
+}
+
 bool topology_equals(const struct topology *one, const struct topology *other) {
-    if (one->version != other->version || one->number != other->number || one->shard_count != other->shard_count)
+    if (one->version != other->version || one->number != other->number || one->shard_count != other->shard_count ||
+        one->replica_count != other->replica_count)
         return false;
     for (int i = 0; i < one->shard_count; i++)
         if (!shards_are_equal(&one->shards[i], &other->shards[i])) return false;
+    for (int i = 0; i < one->replica_count; i++)
+        if (!replicas_are_equal(&one->replicas[i], &other->replicas[i])) return false;
     return memcmp(one->owner, other->owner, sizeof one->owner) == 0 &&
            memcmp(one->target, other->target, sizeof one->target) == 0 &&
            memcmp(one->gone, other->gone, sizeof one->gone) == 0;
@@ -306,6 +360,21 @@ bool topology_next_move(const struct topology *topology, int from, struct slot_r
     return true;
 }
 
+int topology_next_replica(const struct topology *topology, int before, int place) {
+    for (int i = before + 1; i < topology->replica_count; i++)
+        if (topology->replicas[i].place == place) return i;
+    return -1;
+}
+
+static void write_replicas(const struct topology *topology, int place, struct text *out) {
+    const char *between = "";
+    for (int i = -1; (i = topology_next_replica(topology, i, place)) >= 0; between = ", ") {
+        const struct shard_replica *replica = &topology->replicas[i];
+        text_append(out, "%s{\"id\": \"%s\", \"host\": \"%s\", \"port\": %d, \"tls_port\": %d}", between, replica->id,
+                    replica->host, replica->port, replica->tls_port);
+    }
+}
+
 static void write_shard(const struct topology *topology, int place, struct text *out) {
     const struct shard *shard = &topology->shards[place];
     text_append(out, "%s{\"shard\": %u, \"id\": \"%s\", \"host\": \"%s\", \"port\": %d, \"tls_port\": %d, ",
@@ -314,6 +383,8 @@ static void write_shard(const struct topology *topology, int place, struct text 
     struct slot_run run = {0, -1};
     for (int count = 0; topology_next_run(topology, run.last + 1, place, &run); count++)
         text_append(out, "%s[%d, %d]", count > 0 ? ", " : "", run.first, run.last);
+    text_append(out, "], \"replicas\": [");
+    write_replicas(topology, place, out);
     text_append(out, "]}");
 }
 

@@ -14,6 +14,7 @@
 
 #define SHARD_ID_BYTES 40u /* in hexadecimal */
 #define SHARDS_MOST 256u   /* numbers are 0 to 255 */
+#define SHARD_REPLICAS_MOST 1024u /* of all shards together */
 
 struct shard {
     unsigned number;
@@ -26,12 +27,23 @@ struct shard {
     bool leaving; /* clients add nothing to it any more */
 };
 
+/* A replica that clients may read from: the supervisor leaves out those that have no copy yet. */
+struct shard_replica {
+    int place; /* of its shard */
+    char id[SHARD_ID_BYTES + 1]; /* the run id of its process */
+    char host[256];
+    int port;
+    int tls_port;
+};
+
 struct topology {
     int64_t version;
     unsigned number; /* of the shard that holds this */
     int myself; /* its place in `shards`; TOPOLOGY_GONE: it has gone, and answers for no slot */
     int shard_count;
     struct shard *shards; /* by number */
+    int replica_count;
+    struct shard_replica *replicas;
     int16_t owner[CLUSTER_SLOTS];  /* place in `shards` */
     int16_t target[CLUSTER_SLOTS]; /* that the slot moves to; the owner: it stays */
     bool gone[SHARDS_MOST]; /* numbers of shards that have gone for good: ids carry them, so no other shard has them */
@@ -39,9 +51,10 @@ struct topology {
 
 #define TOPOLOGY_GONE (-1)
 
-/* Reads VERSION NUMBER, then SHARD number id host port unix slots for each shard, TLS number port for each that has a port
- * for TLS beside it, MOVE slots number for each move, LEAVING number for each shard that leaves, and GONE number for each
- * that has gone. Slots are "0-100,200", or nothing. NULL with `error` set: the arguments make no whole topology. */
+/* Reads VERSION NUMBER, then SHARD number id host port unix slots for each shard, TLS number port for each that has a
+ * port for TLS beside it, REPLICA number id host port tls_port for each replica (0: no port for TLS), MOVE slots number
+ * for each move, LEAVING number for each shard that leaves, and GONE number for each that has gone. Slots are
+ * "0-100,200", or nothing. NULL with `error` set: the arguments make no whole topology. */
 struct topology *topology_parse(uint32_t argc, const struct resp_argument *argv, struct error *error);
 void topology_free(struct topology *topology);
 /* The least number of a shard that has gone in the one, and not in the other, which is to follow it; -1: there is none. */
@@ -52,8 +65,10 @@ struct slot_counts {
 };
 struct slot_counts topology_count_slots(const struct topology *topology);
 bool topology_equals(const struct topology *one, const struct topology *other);
-/* {"version": 1, "shards": [{"shard": 0, …, "slots": [[0, 16383]]}], "moves": […], "leaving": […], "gone": […]}; NULL: none,
- * as version 0. */
+/* The next replica behind this place in `replicas` (-1: the first) of the shard at that place; -1: there is none. */
+int topology_next_replica(const struct topology *topology, int before, int place);
+/* {"version": 1, "shards": [{"shard": 0, …, "slots": [[0, 16383]], "replicas": […]}], "moves": […], "leaving": […],
+ * "gone": […]}; NULL: none, as version 0. */
 void topology_write_json(const struct topology *topology, struct text *out);
 
 /* Slots of one shard that follow each other. */
