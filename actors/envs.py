@@ -127,10 +127,16 @@ class SingleEnvironments:
 
     Args:
         shown: whether the first of them draws what it shows. Raises PicturesUnsupported where it cannot.
+        cut: whether games are truncated after `max_frames_per_episode` steps (0 = not), whatever their own limit.
     """
 
     def __init__(
-        self, settings: EnvironmentSettings, num_envs: int, seed: np.random.SeedSequence, shown: bool = False
+        self,
+        settings: EnvironmentSettings,
+        num_envs: int,
+        seed: np.random.SeedSequence,
+        shown: bool = False,
+        cut: bool = False,
     ) -> None:
         # Gymnasium's checker only warns, and cannot go on from a state.
         self._envs: list[gymnasium.Env[Any, Any]] = [
@@ -138,6 +144,8 @@ class SingleEnvironments:
         ]
         if shown:
             self._envs.insert(0, _shown_environment(settings.env))
+        if cut and settings.max_frames_per_episode > 0:
+            self._envs = [gymnasium.wrappers.TimeLimit(env, settings.max_frames_per_episode) for env in self._envs]
         self.num_envs = num_envs
         self._env_id = settings.env
         self._action_space = actions = self._envs[0].action_space
@@ -223,14 +231,16 @@ def make_environments(
     seed: np.random.SeedSequence,
     stateful: bool = False,
     shown: bool = False,
+    cut: bool = False,
 ) -> Environments:
     """`num_envs` copies of ``settings.env``, each with its own seed drawn from `seed`.
 
     With `stateful`, Atari games that can give their state; with `shown`, environments whose first one gives pictures.
-    Atari games are then played the same way, somewhat slower, with other no-ops.
+    Atari games are then played the same way, somewhat slower, with other no-ops. Those are always truncated after
+    ``settings.max_frames_per_episode`` frames; games of others, after so many steps, with `cut` alone.
     """
     if not is_atari(settings.env):
-        return SingleEnvironments(settings, num_envs, seed, shown)
+        return SingleEnvironments(settings, num_envs, seed, shown, cut)
     return (AtariGames if stateful or shown else AtariEnvironments)(settings, num_envs, seed)
 
 

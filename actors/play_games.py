@@ -39,7 +39,9 @@ def play_games(
 
     An environment whose game has ended begins another one while there are games to begin, and then stands still: one
     long game costs the time of one. Every game that begins is finished and counts, so short ones are not favoured.
-    The first game of the first environment is shown to `watch`.
+    The first game of the first environment is shown to `watch`. No game is longer than
+    ``settings.max_frames_per_episode`` (frames on Atari, else steps), so that a policy that goes round in circles in an
+    environment without a time limit does not play for ever.
     """
     seeds = seed.spawn(min(episodes, GAMES_AT_A_TIME))
     to_begin = episodes - len(seeds)
@@ -47,7 +49,7 @@ def play_games(
     with ExitStack() as opened:
         environments: list[Environments] = []
         for place, each in enumerate(seeds):
-            environments.append(make_environments(settings, 1, each, shown=watch is not None and place == 0))
+            environments.append(make_environments(settings, 1, each, shown=watch is not None and place == 0, cut=True))
             opened.callback(environments[-1].close)
         totals = [EpisodeScores(1) for _ in environments]
         observations = [environment.reset() for environment in environments]

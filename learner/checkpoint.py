@@ -1,6 +1,6 @@
 """Checkpoints of a learner: networks and optimizer as safetensors, counters as JSON; written whole or not at all.
 
-What is not finite is never written, and skipped where something older wrote it.
+What is not finite is never written. A checkpoint that has such values, or is damaged, is skipped for an older one.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,26 +83,56 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name[5:]))
 
 
-def newest_checkpoint(folder: Path, say: Callable[[str], None] = print) -> Path | None:
-    """Returns the complete step_N folder with the greatest N whose values are all finite; None if there are no others.
+def newest_checkpoint(
+    folder: Path, say: Callable[[str], None] = print, files: Collection[str] = ("network", "optimizer")
+) -> Path | None:
+    """Returns the step_N folder with the greatest N whose files can be read and whose values are all finite.
 
-    Tells `say` of each that it passes over. Raises ValueError if all are passed over, or a file is damaged.
+    None if there is no step_N folder. Tells `say` of each that it passes over: `files`.safetensors have to be there.
+    Raises ValueError if all are passed over.
     """
-    found = checkpoints(folder)
-    for path in reversed(found):
-        for file in sorted(path.glob("*.safetensors")):
-            try:
-                tensors = load_file(file)
-            except SafetensorError as error:
-                raise ValueError(f"{file} is damaged: {error}") from error
-            if (name := first_not_finite(tensors)) is not None:
-                say(f"{path} is passed over: {name} in {file.name} is not finite")
-                break
-        else:
+    faults = []
+    for path in reversed(checkpoints(folder)):
+        if not (fault := checkpoint_fault(path, files)):
             return path
-    if found:
-        raise ValueError(f"{folder}: expected a checkpoint whose values are finite, got none: begin a run anew")
+        say(f"{path} is passed over: {fault}")
+        faults.append(f"{path}: {fault}")
+    if faults:
+        raise ValueError(
+            f"{folder}: expected a checkpoint whose values are finite, got none ({faults[0]}): begin a run anew"
+        )
     return None
+
+
+def checkpoint_to_resume(
+    folder: Path, say: Callable[[str], None] = print, files: Collection[str] = ("network", "optimizer")
+) -> Path | None:
+    """As `newest_checkpoint`; those that are passed over become damaged_step_N.
+
+    They would count among the newest that are kept, in the place of those that the resumed learner writes.
+    """
+    newest = newest_checkpoint(folder, say, files)
+    found = checkpoints(folder)
+    for path in found[found.index(newest) + 1 :] if newest else []:
+        aside = path.with_name(f"damaged_{path.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        path.rename(aside)
+    return newest
+
+
+def checkpoint_fault(path: Path, files: Collection[str]) -> str:
+    """Why a step_N or best folder is passed over; "" for a good one. `files`.safetensors have to be there."""
+    file = path / "counters.json"
+    try:
+        json.loads(file.read_text())
+        for file in sorted({*path.glob("*.safetensors"), *(path / f"{name}.safetensors" for name in files)}):
+            if not file.exists():
+                return f"{file.name} is missing"
+            if (name := first_not_finite(load_file(file))) is not None:
+                return f"{name} in {file.name} is not finite"
+    except (SafetensorError, OSError, ValueError) as error:
+        return f"{file.name} is damaged: {error}"
+    return ""
 
 
 class WrittenWhole:
@@ -148,10 +178,13 @@ def _sync(path: Path) -> None:
 
 
 def save_tensors(state: Mapping[str, Tensor], file: Path) -> None:
-    """Writes a module's state, or an optimizer's. Raises Diverged where a value is not finite."""
+    """Writes a module's state, or an optimizer's. Raises Diverged where a value is not finite, OSError for the disk."""
     tensors = contiguous(state)
     check_finite(tensors, f"{file.name} is not written")
-    save_file(tensors, file)
+    try:
+        save_file(tensors, file)
+    except SafetensorError as error:  # also for a full disk
+        raise OSError(f"{file}: {error}") from error
 
 
 def contiguous(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

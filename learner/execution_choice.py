@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +19,9 @@ import numpy as np
 import torch
 
 from replay_server.learner.graph import GraphedLearner
-from replay_server.learner.replay_learner import ReplayLearner
+from replay_server.learner.replay_learner import Prepared, ReplayLearner
 from replay_server.rl.environment_spec import EnvironmentSpec
+from replay_server.rl.machine import usable_cores
 from replay_server.rl.observations import columns, map_tree
 from replay_server.rl.process_memory import keep_freed_memory
 from replay_server.rl.settings import ApexSettings
@@ -154,6 +154,7 @@ def choose_way(
     trials = _Trials(update_times, budget_s)
     measured = trials.growing([replace(plainest, precision=each) for each in precisions], rows, PRECISION_BUDGET_S)
     share = 0.0 if not trials.repeated else CLEARLY_FASTER if measured == rows else CLEARLY_FASTER_OF_LESS
+    machine = replace(machine, acting_s=machine.acting_s * measured / rows)
     best = _best(plainest, trials.times, machine, share)
     if measured == rows and trials.repeated:
         ways = [replace(best, threads=number, ahead=ahead) for ahead, number in itertools.product(aheads, threads)]
@@ -272,7 +273,7 @@ def choose_execution(
     threads at what was chosen.
     """
     keep_freed_memory()
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     precisions, graphs = (PRECISIONS, [False]) if device.type == "cpu" else (CUDA_PRECISIONS, [False, True])
     if settings.precision != "auto":
         precisions = (settings.precision,)
@@ -327,6 +328,7 @@ class _Trial:
             "discount": np.full(rows, settings.discount, np.float32),
         }
         self._weights: Any = np.ones(rows, np.float32)
+        self._prepared: dict[tuple[ReplayLearner, int], Prepared] = {}
         if device.type != "cpu":  # in a run batches are copied there beside the updates
             self._columns = {name: torch.from_numpy(array).to(device) for name, array in self._columns.items()}
             self._weights = torch.from_numpy(self._weights).to(device)
@@ -351,7 +353,11 @@ class _Trial:
             return Times()
 
     def _timed(self, learner: ReplayLearner | GraphedLearner, data: dict[str, Any], weights: Any, ahead: bool) -> Times:
-        prepared = learner.prepare(data, weights) if ahead and isinstance(learner, ReplayLearner) else None
+        prepared, key = None, (learner, len(weights))
+        if ahead and isinstance(learner, ReplayLearner):
+            if key not in self._prepared:  # once: this time is none of `BUDGET_S`
+                self._prepared[key] = learner.prepare(data, weights)
+            prepared = self._prepared[key]
         begin, cpu_begin = time.perf_counter(), time.process_time()
         if prepared is None or isinstance(learner, GraphedLearner):
             learner.update(data, weights)

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 
 import replay_server as rs
-from replay_server.learner.checkpoint import newest_checkpoint, read_checkpoint, write_checkpoint
+from replay_server.learner.checkpoint import checkpoint_to_resume, read_checkpoint, write_checkpoint
 from replay_server.learner.execution_choice import Choice, Way, choose_execution
 from replay_server.learner.finite_checks import ADVICE, Diverged, check_finite, first_not_finite
 from replay_server.learner.metrics import Metrics
 from replay_server.learner.replay_algorithms import make_learner
-from replay_server.learner.replay_learner import ReplayLearner, Update, choose_device, learning_rate_at
+from replay_server.learner.replay_learner import LEARNING, ReplayLearner, Update, choose_device, learning_rate_at
 from replay_server.learner.updates_ahead import updates
 from replay_server.rl.connection import LOST, PersistentClient
 from replay_server.rl.environment_spec import environment_spec
@@ -28,6 +28,7 @@ from replay_server.rl.process_memory import keep_freed_memory
 from replay_server.rl.run_directory import RunDirectory
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.shared_settings import join
+from replay_server.rl.tables import apex_rate_limiter, samples_per_insert_at
 from replay_server.rl.weights import module_arrays
 from replay_server.torch import DeviceBatch, DeviceBatches, HostCopy, host_arrays
 
@@ -74,11 +75,14 @@ def run_learner(
     learner = make(execution.way.precision)
     checkpoint_folder = run_directory / "checkpoints"
     news = [execution.told()]
-    resumed = newest_checkpoint(checkpoint_folder, news.append) if settings.resume else None
+    needed = {*learner.modules, "optimizer"} - {LEARNING}
+    resumed = checkpoint_to_resume(checkpoint_folder, news.append, needed) if settings.resume else None
     counters: dict[str, Any] = {}
     if resumed is not None:
         counters = read_checkpoint(resumed, learner)
         news.append(f"goes on from {resumed}")
+    elif settings.resume:
+        news.append(f"learns anew from update 0: there is no checkpoint in {checkpoint_folder} yet")
 
     with contextlib.ExitStack() as stack:
         metrics = Metrics(run_directory, "learner", tensorboard)
@@ -126,6 +130,8 @@ class _Loop:
         self.checkpoint_folder = checkpoint_folder
         self.join_run = join_run
         self.version = -1
+        self.samples_per_insert: float | None = None
+        """That the server was told to hold; None: it may hold another."""
         self.table_closed: rs.TableClosed | None = None
         """Why there are no more batches, where somebody closed the table."""
         self.pending: tuple[np.ndarray, HostCopy[Update]] | None = None
@@ -133,6 +139,8 @@ class _Loop:
         self.sums: dict[str, float] = {}
         self.waited_s = 0.0
         self.batches_not_finite = self.not_finite_in_a_row = 0
+        self.not_written = 0
+        """Rows and checkpoints that the disk did not take, since this learner began."""
         # Of the whole run. Where the device works by itself, training ends in the write-back that waits for it.
         self.seconds = {"sampling_s": 0.0, "training_s": 0.0, "update_s": 0.0, "publish_s": 0.0}
         self.report_time = self.checkpoint_time = time.monotonic()
@@ -142,6 +150,7 @@ class _Loop:
     def _on_connect(self, client: rs.Client) -> None:
         """A server that came back without the newest weights, or empty, gets them again: new actors play with them."""
         self.join_run(client)
+        self.samples_per_insert = None
         self.updater = client.updater(self.settings.table)
         if self.version < 0:
             return
@@ -168,6 +177,7 @@ class _Loop:
                 # The previous update's priorities: to wait for this one's would leave the device without work.
                 self._write_back()
                 self.pending = batch.ids, found
+                self.hold_samples_per_insert()
                 if learner.step % settings.publish_every == 0:
                     with self._timed("publish_s"):
                         self.publish()
@@ -177,7 +187,8 @@ class _Loop:
                 if now - self.checkpoint_time >= settings.checkpoint_every_s:
                     self._write_back()
                     self._settle()
-                    self.checkpoint()
+                    with self._without_the_disk():
+                        self.checkpoint()
                 if self.finished() or stop.is_set():
                     break
         self._write_back()
@@ -227,7 +238,8 @@ class _Loop:
 
     def say(self, text: str) -> None:
         """Tells people something: on standard output, and for the job in the list <table>:messages on the server."""
-        print(text, flush=True)
+        with contextlib.suppress(OSError):  # the log may be on a disk that is full
+            print(text, flush=True)
         message = json.dumps({"part": "learner", "text": text})
         self._store(lambda store: store.rpush(f"{self.settings.table}:messages", message))
 
@@ -236,6 +248,16 @@ class _Loop:
         begin = time.monotonic()
         yield
         self.seconds[name] += time.monotonic() - begin
+
+    @contextlib.contextmanager
+    def _without_the_disk(self) -> Iterator[None]:
+        """Learning goes on where the disk takes no row or checkpoint; that is counted, and said once."""
+        try:
+            yield
+        except OSError as error:
+            self.not_written += 1
+            if self.not_written == 1:
+                self.say(f"cannot write to the run directory: {error}")
 
     def finished(self) -> bool:
         return self.settings.max_updates is not None and self.learner.step >= self.settings.max_updates
@@ -250,6 +272,15 @@ class _Loop:
             lambda client: client.publish_weights(self.settings.table, arrays, version=version)
         )
 
+    def hold_samples_per_insert(self) -> None:
+        """Tells the table's rate limiter the ratio that is due, where a run has two of them."""
+        ratio = samples_per_insert_at(self.learner.step, self.settings)
+        if self.settings.samples_per_insert_end is None or ratio == self.samples_per_insert:
+            return
+        limiter = apex_rate_limiter(self.settings, ratio)
+        self.client.call(lambda client: client.configure(self.settings.table, rate_limiter=limiter))
+        self.samples_per_insert = ratio
+
     def report(self, now: float) -> None:
         """Writes the means since the last report to the server, metrics.jsonl and TensorBoard."""
         elapsed_s = now - self.report_time
@@ -262,12 +293,14 @@ class _Loop:
             values |= {name: total / updates for name, total in self.sums.items()}
         values["batches_per_s"] = updates / elapsed_s
         values["batches_not_finite"] = self.batches_not_finite
+        values["not_written"] = self.not_written
         values["waiting_share"] = min(1.0, self.waited_s / elapsed_s)
         values["learning_rate"] = learning_rate_at(self.learner.step, self.settings)
         values["version"] = self.version
         values |= {name: round(seconds, 4) for name, seconds in self.seconds.items()}
         self.sums, self.waited_s = {}, 0.0
-        self.metrics.write(self.learner.step, values)
+        with self._without_the_disk():
+            self.metrics.write(self.learner.step, values)
         report = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in values.items()}
         fields: dict[Any, Any] = {"updates": str(self.learner.step), **report}
         self._store(lambda store: store.hset(f"{self.settings.table}:learner", mapping=fields))
@@ -286,7 +319,10 @@ class _Loop:
         write_checkpoint(self.checkpoint_folder, self.learner, counters, self.settings.checkpoints_kept)
 
     def leave(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """The last checkpoint: none where the run has diverged, since it would diverge again from there."""
+        """The last checkpoint: none where the run has diverged, since it would diverge again from there.
+
+        OSError where the disk does not take it: what was learned would be lost.
+        """
         if not isinstance(error, Diverged):
             self.checkpoint()
 

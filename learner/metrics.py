@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import math
 import os
@@ -20,25 +22,43 @@ class Metrics:
     def __init__(self, folder: Path, kind: str, tensorboard: bool = True) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._kind = kind
+        self._cut = False
+        """Whether the last row was cut short, by a full disk."""
         self._file = os.open(folder / "metrics.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._events = _event_file(folder / "tensorboard", kind) if tensorboard else None
 
     def write(self, step: int, values: Mapping[str, Any], kind: str | None = None) -> None:
-        """Writes one row: its kind (learner, progress, evaluation), the time in seconds, the learner step, values."""
+        """Writes one row: its kind (learner, progress, evaluation), the time in seconds, the learner step, values.
+
+        OSError where the disk does not take it. Event files that could not be written get no more.
+        """
         kind = kind or self._kind
         row = {"kind": kind, "time_s": round(time.time(), 3), "step": step, **values}
         line = json.dumps({name: _json_number(value) for name, value in row.items()}) + "\n"
-        os.write(self._file, line.encode())
+        content = ("\n" * self._cut + line).encode()
+        written = os.write(self._file, content)
+        self._cut = written < len(content)
+        if self._cut:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self._events is not None:
-            self._events.add(step, _flat(kind, values))
+            try:
+                self._events.add(step, _flat(kind, values))
+            except OSError:  # its thread has ended for good
+                self._close_events()
+                raise
 
     def close(self) -> None:
         """Flushes and closes; safe to call twice."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+        self._close_events()
+
+    def _close_events(self) -> None:
+        """What TensorBoard's files do not take any more is not worth a run."""
         if self._events is not None:
-            self._events.close()
+            with contextlib.suppress(OSError):
+                self._events.close()
             self._events = None
 
 

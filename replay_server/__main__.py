@@ -5,4 +5,8 @@ import sys
 from replay_server.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    # After -m CPython ends itself by SIGINT, whatever the status, where an interrupt has left an exec() (as
+    # dataclasses and namedtuples call it while a module is imported). The next exec() makes it forget that.
+    exec("")
+    sys.exit(status)

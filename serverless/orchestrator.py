@@ -25,7 +25,7 @@ import redis.exceptions
 
 import replay_server as rs
 from replay_server.learner.algorithms import Settings
-from replay_server.learner.checkpoint import newest_checkpoint
+from replay_server.learner.checkpoint import checkpoint_to_resume
 from replay_server.learner.circular_buffer import CircularBufferSettings
 from replay_server.learner.published_state import StateError, initialise, save_checkpoint
 from replay_server.rl.environment_spec import FRAME_SKIP, is_atari
@@ -144,7 +144,7 @@ class Orchestrator:
             JobInUse: a job of that name lives on the server, or has come to while this one was stopped.
             KeyboardInterrupt: as it came.
         """
-        checkpoint = newest_checkpoint(self.run_directory.checkpoints) if self.settings.resume else None
+        checkpoint = checkpoint_to_resume(self.run_directory.checkpoints) if self.settings.resume else None
         earlier = _counters(checkpoint)
         log = RunLog(self.run_directory.path, self.bill, after=int(earlier.get("round", 0)))
         try:

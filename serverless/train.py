@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from replay_server.extras import how_to_install
 from replay_server.learner.policy_probes import check_probes
 from replay_server.learner.wandb_mirror import check_wandb, start_wandb
 from replay_server.rl.dashboard_process import start_dashboard
+from replay_server.rl.interrupts import heed_interrupts
 from replay_server.rl.options import add_options, given_options
 from replay_server.rl.policy_settings import PolicySettings
 from replay_server.rl.policy_spec import policy_spec
@@ -42,7 +42,6 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_SERVER_LOST = 5
 EXIT_INTERRUPTED = 130
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main_train(argv: list[str] | None = None) -> int:
@@ -110,8 +109,7 @@ def _settings(given: dict[str, Any]) -> TrainSettings:
 
 def _run(settings: TrainSettings, run_directory: RunDirectory) -> int:
     code = 0
-    for name in SIGNALS:
-        signal.signal(name, _interrupt)
+    heed_interrupts()
     dashboard = wandb = None
     with make_view(f"{settings.env} {settings.algo} seed {settings.seed}") as view:
         try:
@@ -180,12 +178,6 @@ def _with_password(url: str | None) -> str | None:
     if url is None or "@" in url:
         return url
     return url_with_password(url, os.environ.get(PASSWORD_VARIABLE) or None)
-
-
-def _interrupt(number: int, frame: Any) -> None:
-    for name in SIGNALS:  # Nothing may cut the way out short; it is bounded anyway.
-        signal.signal(name, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -29,15 +28,18 @@ from replay_server.jobs.arguments import (
     given_settings,
     is_loopback,
     resolve_settings,
+    resumed_settings,
 )
 from replay_server.jobs.fork_server import ChildFailed, ask, warm_up
 from replay_server.jobs.giving_way import GivingWay
 from replay_server.jobs.job_cluster import JobCluster
 from replay_server.jobs.job_replicas import JobReplicas
-from replay_server.jobs.job_server import JobReplay, JobServer, ReplaySaver, saves_replay
+from replay_server.jobs.job_server import ADDRESS_IN_USE, JobReplay, JobServer, ReplaySaver, saves_replay
+from replay_server.jobs.part_report import NOT_WRITTEN
 from replay_server.jobs.plan import Plan, make_plan
-from replay_server.jobs.progress import View, make_view
+from replay_server.jobs.progress import ActorSilence, View, make_view
 from replay_server.jobs.record import STOP_CONDITIONS, JobRecord
+from replay_server.jobs.replay_memory import fit_replay
 from replay_server.jobs.supervisor import (
     EXIT_FAILED,
     EXIT_SERVER_LOST,
@@ -50,16 +52,18 @@ from replay_server.jobs.supervisor import (
 from replay_server.learner.wandb_mirror import WandbMirror, start_wandb
 from replay_server.rl.connection import LOST
 from replay_server.rl.dashboard_process import DashboardProcess, start_dashboard
-from replay_server.rl.environment_spec import environment_spec
+from replay_server.rl.environment_spec import environment_spec, told_without_limit
+from replay_server.rl.interrupts import heed_interrupts, ignore_interrupts
 from replay_server.rl.part_ids import hold_for_job, joined_actors
 from replay_server.rl.run_directory import RunDirectory, new_run_path
 from replay_server.rl.settings import ApexSettings
-from replay_server.rl.shared_settings import join
+from replay_server.rl.shared_settings import join, settings_key
 from replay_server.rl.tables import apex_table
 
 if TYPE_CHECKING:
     from replay_server.jobs.ray_part import RayActors
 
+EXIT_ADDRESS_IN_USE = 3
 EXIT_INTERRUPTED = 130
 RUN_DIVERGED = "diverged"
 LOOK_EVERY_S = 0.5
@@ -70,6 +74,8 @@ LEFT_AFTER_S = 60.0
 """An empty folder for sockets that is older belongs to a job that was killed."""
 STOP_GRACE_S = 2.5
 """What parts have to end in after Ctrl-C; with the server's stop it stays under 5 s."""
+KILLED_AFTER_S = 600.0
+"""An actor that runs and has reported nothing for so long is killed, and started again."""
 FINISH_GRACE_S = 30.0
 """What parts have to end in when nobody is waiting for the prompt."""
 SAVE_WITHIN_S = 600.0
@@ -86,41 +92,43 @@ def main_apex(argv: list[str] | None = None) -> int:
     )
     add_settings(parser)
     given = given_settings(parser.parse_args(argv))
+    alone = contextlib.ExitStack()
     try:
         settings, why = _settings(given)
         check_settings(settings)
         check_host(settings)
         warm_up()
-        check_environment(settings)
+        table = check_environment(settings)
         run_directory = RunDirectory(new_run_path(settings))
         run_directory.check(settings)
-        actors_given = "actors" in given or settings.resume
+        memory = fit_replay(settings, table, "capacity" in given)
+        # Of a resumed run, as it was begun; of one from before that was noted, the number that it had.
+        actors_given = "actors" in given or (settings.resume and run_directory.measured().get("actors_given", True))
         if actors_given:
             check_actors_for_shards(settings)
         plan = make_plan(settings, actors_given)
         settings.actors = plan.actors
-        run_directory.create(settings)
-        measured = {"actors": plan.actors, "acting_ms": plan.acting_ms, "gives_way": plan.gives_way}
-        run_directory.add_measured({**plan.execution, **measured})
+        run_directory.create(settings, alone)
+        measured = {"actors": plan.actors, "actors_given": actors_given, "acting_ms": plan.acting_ms}
+        run_directory.add_measured({**plan.execution, **measured, "gives_way": plan.gives_way})
     except (ValueError, OSError) as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    print(f"{settings.env} · {why} · {settings.actors} actor{'s' * (settings.actors > 1)} × "
-          f"{settings.envs_per_actor} environments · "
-          f"seed {settings.seed} · sticky actions {settings.sticky_actions:g}", flush=True)  # fmt: skip
-    print(f"run directory {run_directory.path}", flush=True)
-    if plan.told():
-        print(plan.told(), flush=True)
-    return ApexJob(settings, run_directory, plan).run()
+    with alone:
+        print(f"{settings.env} · {why} · {settings.actors} actor{'s' * (settings.actors > 1)} × "
+              f"{settings.envs_per_actor} environments · "
+              f"seed {settings.seed} · sticky actions {settings.sticky_actions:g}", flush=True)  # fmt: skip
+        print(f"run directory {run_directory.path}", flush=True)
+        for words in filter(None, (memory, plan.told())):
+            print(words, flush=True)
+        return ApexJob(settings, run_directory, plan).run()
 
 
 def _settings(given: dict[str, Any]) -> tuple[ApexSettings, str]:
     if not given.get("resume"):
         return resolve_settings(given, one_machine=True)
-    if given.get("logdir") is None:
-        raise ValueError("--resume needs --logdir: the run directory to go on with")
-    settings = RunDirectory(Path(given["logdir"])).settings(ApexSettings, given)
+    settings = resumed_settings(given)
     return settings, f"profile {settings.profile} (resumed)"
 
 
@@ -138,6 +146,7 @@ class ApexJob:
         self.plan = plan
         self.parts: list[Part] = []
         self.actors: list[Part] = []
+        self._silences: list[ActorSilence] = []
         self.ended_by = ""
         self._server: JobReplay | None = None
         self._saver: ReplaySaver | None = None
@@ -148,16 +157,18 @@ class ApexJob:
         self._record = JobRecord(settings, run_directory)
         self._server_restarts = 0
         self._giving_way: GivingWay | None = None
-        self._saver_said = ""
+        self._saver_said = self._not_written = ""
 
     def run(self) -> int:
-        """Runs until a stop condition; returns 0, 1 (a part failed for good), 5 (the server did), 130 (interrupted)."""
+        """Runs until a stop condition.
+
+        Returns 0, 1 (a part failed for good), 3 (another process has the server's address), 5 (the server failed for
+        good), 130 (interrupted).
+        """
         settings = self.settings
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        for name in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(name, _interrupt)
+        heed_interrupts()
         title = f"{settings.env} seed {settings.seed}"
-        code, final = 0, None
+        code, final, written = 0, None, True
         sockets = _socket_folder()
         try:
             with make_view(title) as view:
@@ -167,8 +178,9 @@ class ApexJob:
                 except rs.ConnectionLost as error:
                     code, self.ended_by = EXIT_SERVER_LOST, "server lost"
                     view.message(f"replay server lost ({error}): stopping the run")
-                except (PartFailed, rs.ReplayError) as error:
-                    code = EXIT_FAILED
+                except (PartFailed, rs.ReplayError, OSError) as error:
+                    in_use = isinstance(error, rs.ServerError) and ADDRESS_IN_USE in str(error)
+                    code = EXIT_ADDRESS_IN_USE if in_use else EXIT_FAILED
                     self.ended_by = RUN_DIVERGED if isinstance(error, PartDiverged) else "failure"
                     view.message(f"the run failed: {error}")
             print(f"ending ({self.ended_by})", flush=True)
@@ -183,19 +195,21 @@ class ApexJob:
             code, self.ended_by = EXIT_INTERRUPTED, "interrupted"
             print("interrupted: ending all parts", flush=True)
         finally:
-            # Nothing may cut the way out short; it is bounded anyway.
-            for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                signal.signal(name, signal.SIG_IGN)
+            ignore_interrupts()
             self.ended_by = self.ended_by or "failure"
             self._stop(STOP_GRACE_S, STOP_GRACE_S)
             shutil.rmtree(sockets, ignore_errors=True)
             self._count_restarts()
-            self._record.close(self.ended_by, final)
+            try:
+                self._record.close(self.ended_by, final)
+            except OSError as error:
+                code, written = code or EXIT_FAILED, False
+                print(f"{NOT_WRITTEN}: {error}", flush=True)
             if self._dashboard is not None:
                 self._dashboard.close()
             if self._wandb is not None:
                 self._wandb.close()
-        self._say_goodbye(code)
+        self._say_goodbye(code, written)
         return code
 
     # -- starting and stopping
@@ -231,6 +245,8 @@ class ApexJob:
         if settings.resume:
             self._begin_after_earlier_sessions()
         self._welcome_server(view)
+        if limit := told_without_limit(settings):
+            view.message(limit)
         if not is_loopback(settings.host):
             where = self._server.address_elsewhere
             view.message(f"to join from another host: {PASSWORD_VARIABLE}=… replay-server actor --server {where}")
@@ -258,6 +274,7 @@ class ApexJob:
             )
             for index in range(settings.actors)
         ]
+        self._silences = [ActorSilence() for _ in self.actors]
         if self.plan.gives_way:
             self._giving_way = GivingWay(self.actors)
         evaluator = Part("evaluator", {**common, "part": "evaluator"}, logs / "evaluator.log")
@@ -282,6 +299,8 @@ class ApexJob:
         assert self._client is not None
         settings = self.settings
         hold_for_job(self._client, settings.table, settings.actors)
+        # A server that died before it saved comes back with the settings of an earlier session.
+        self._client.redis.delete(settings_key(settings.table))
         join(self._client, settings, environment_spec(settings), self.run_directory.session)
         self._client.open_table(settings.table)
         size = int(self._client.info(settings.table)["size"])
@@ -319,7 +338,7 @@ class ApexJob:
                     self._end_joined(self._client, began + grace_s)
             if self.ended_by in (*STOP_CONDITIONS, RUN_DIVERGED):
                 # What the parts reported last. Nobody waits for the prompt, and the server is well.
-                with contextlib.suppress(rs.ReplayError, RedisError, *LOST):
+                with contextlib.suppress(rs.ReplayError, RedisError, OSError, *LOST):
                     self._look(print)
             self._client.close()
             self._client = None
@@ -363,15 +382,27 @@ class ApexJob:
                     view.message(f"{part.name} ended ({code}): starting it again; log in {part.log}")
             if self._giving_way is not None and (news := self._giving_way.look()):
                 view.message(news)
-            self._write_job()
-            with self._server.look(LOST):
-                self._look(view.message)
+            self._look_and_write(view.message)
             while self._saver is not None and self._saver.news:
                 view.message(self._saver.news.popleft())
             view.show(self._record.snapshot)
             self.ended_by = self._record.met_condition() or self.ended_by
-            if self._record.write_row_if_due() and self._wandb is not None:
-                self._wandb.poll()
+
+    def _look_and_write(self, say: Callable[[str], None]) -> None:
+        """A full disk, which may have room again, is said once, and does not end the run."""
+        assert self._server is not None
+        try:
+            with self._server.look(LOST):
+                self._look(say)
+            self._write_job()
+            if self._record.write_row_if_due():
+                self._not_written = ""
+                if self._wandb is not None:
+                    self._wandb.poll()
+        except OSError as error:
+            if str(error) != self._not_written:
+                self._not_written = str(error)
+                say(f"{NOT_WRITTEN}: {error}")
 
     def _look(self, say: Callable[[str], None]) -> None:
         """Brings the record up to date: what the server knows, and how the job's own processes are."""
@@ -379,8 +410,14 @@ class ApexJob:
         self._count_restarts()
         self._record.look(self._client, say)
         for index, part in enumerate(self.actors):
-            actor = self._record.snapshot.actors[index]
-            actor.restarts, actor.alive = part.restarts, part.running
+            actor, silence = self._record.snapshot.actors[index], self._silences[index]
+            actor.restarts, actor.alive = part.restarts, actor.alive and part.running
+            if news := silence.look(time.monotonic(), actor.updated_at, part.running):
+                say(f"{part.name} {news}")
+            if silence.silent_s >= KILLED_AFTER_S:
+                say(f"{part.name} has reported nothing for {silence.silent_s:.0f} s: killing it; log in {part.log}")
+                silence.silent_s = 0.0
+                part.kill()
 
     def _count_restarts(self) -> None:
         """The job knows them by itself, also while no server answers."""
@@ -401,9 +438,9 @@ class ApexJob:
         except ChildFailed as error:
             raise ChildFailed(f"{error}; log in {log}") from None
 
-    def _say_goodbye(self, code: int) -> None:
-        summary = json.loads(self.run_directory.summary.read_text())
-        if summary["eval_mean"] is not None:
+    def _say_goodbye(self, code: int, written: bool) -> None:
+        summary = json.loads(self.run_directory.summary.read_text()) if written else None
+        if summary and summary["eval_mean"] is not None:
             print(
                 f"score {summary['eval_mean']:.1f} ± {summary['eval_std']:.1f} over {summary['eval_episodes']} games "
                 f"({summary['checkpoint']}, step {summary['checkpoint_step']})"
@@ -412,7 +449,8 @@ class ApexJob:
         newest = self.run_directory.checkpoints / f"step_{saved[-1]}" if saved else None
         where = f"newest checkpoint {newest}" if newest else "no checkpoint yet"
         replay = f"; {self._saver_said}" if self._saver_said else ""
-        print(f"{self.run_directory.summary}; {where}{replay}", flush=True)
+        what = f"{self.run_directory.summary}; " if written else ""
+        print(f"{what}{where}{replay}", flush=True)
         go_on = f"replay-server apex --resume --logdir {self.run_directory.path}"
         if self.ended_by == RUN_DIVERGED:
             rate = self.settings.learning_rate
@@ -438,10 +476,6 @@ def _socket_folder() -> Path:
             if left.stat().st_uid == os.getuid() and time.time() - left.stat().st_mtime > LEFT_AFTER_S:
                 left.rmdir()
     return Path(tempfile.mkdtemp(prefix=SOCKET_FOLDERS, dir=parent))
-
-
-def _interrupt(number: int, frame: Any) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

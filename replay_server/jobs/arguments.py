@@ -5,27 +5,56 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ipaddress
+import math
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import replay_server as rs
 from replay_server.connection import PASSWORD_VARIABLE
 from replay_server.jobs.gpu import finds_gpu
 from replay_server.learner.wandb_mirror import check_wandb
 from replay_server.rl.dashboard_process import check_dashboard
 from replay_server.rl.environment_spec import algorithm_for, environment_spec
+from replay_server.rl.machine import usable_cores
 from replay_server.rl.options import add_options, given_options
 from replay_server.rl.profiles import apply_profile
+from replay_server.rl.run_directory import RunDirectory
 from replay_server.rl.settings import PROFILES, ApexSettings
 from replay_server.rl.tables import apex_table
 from replay_server.topology import MOST_SHARDS
 
-ATARI_CORES = 16
-"""Below this many cores the paper's settings cannot feed their learner: `atari-small` is the default for ALE/*."""
 GPU_CORES = 8
-"""From this many on, beside a GPU, `atari-gpu` is."""
+"""With fewer, actors beside the learner cannot feed a GPU: `atari-small` is the default for ALE/* there, too."""
 MOST_REPLICAS = 8
 """Each holds the whole replay in memory, on the same machine."""
+AT_LEAST = {
+    "actors": 1, "envs_per_actor": 1, "seed": 0, "n_step": 1, "capacity": 1, "min_size_to_sample": 1, "batch_size": 1,
+    "push_every": 1, "pull_every_frames": 1, "target_update_every": 1, "publish_every": 1, "prefetch": 1, "hidden": 1,
+    "eval_every_updates": 1, "eval_episodes": 1, "final_episodes": 0, "target_evaluations": 1, "checkpoints_kept": 1,
+    "frame_stack": 1, "noop_max": 0, "max_frames_per_episode": 1, "eval_max_frames_per_episode": 1,
+    "epsilon_exponent": 0, "priority_exponent": 0, "importance_sampling_exponent": 0, "priority_epsilon": 0,
+    "learning_rate_end": 0, "learning_rate_decay_updates": 0, "samples_per_insert_end_updates": 0,
+    "average_updates": 0, "checkpoint_every_s": 0, "value_bins": 2,
+}  # fmt: skip
+MORE_THAN_0 = (
+    "minutes", "max_updates", "max_transitions", "initial_temperature", "reward_clip", "gradient_norm",
+    "learning_rate", "optimizer_epsilon", "samples_per_insert", "samples_per_insert_end", "checkpoint_replay_every_s",
+    "value_limit",
+)  # fmt: skip
+SHARES = ("discount", "epsilon_base", "eval_epsilon", "sticky_actions")
+TURNED_OFF = {
+    "minutes": "none = no limit",
+    "max_updates": "none = no limit",
+    "max_transitions": "none = no limit",
+    "reward_clip": "none = rewards as they are",
+    "gradient_norm": "1e6 = as good as never scaled down",
+    "samples_per_insert": "none = not limited",
+    "checkpoint_every_s": "1e9 = only at the end",
+    "checkpoint_replay_every_s": "--checkpoint-replay off = never",
+}
+"""What to give instead, where 0 or less is meant to turn something off."""
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -45,11 +74,11 @@ def resolve_settings(
     """Returns the settings of a new run and a sentence on which profile it has and why.
 
     Fields in `given` win over the profile. The algorithm is what learns the environment's actions. Without a profile:
-    `sac` where that is SAC; for ALE/* `paper`, or where one machine does everything `atari-gpu` with a GPU and
-    `GPU_CORES` cores or more, and `atari-small` with fewer than `ATARI_CORES` and no GPU. `cores`, `gpu`: of the
-    machine; None = of this one. ValueError for an unknown profile, or an environment that no run can have.
+    `sac` where that is SAC; for ALE/* `atari-gpu` with a GPU, and where one machine does everything `GPU_CORES` cores
+    or more, else `atari-small`. `cores`, `gpu`: of the learner's machine; None = of this one. ValueError for an unknown
+    profile, or an environment that no run can have.
     """
-    cores = cores or len(os.sched_getaffinity(0))
+    cores = cores or usable_cores()
     settings = ApexSettings(**given)
     with _told_by_option(settings):
         settings.algo = algorithm_for(settings)
@@ -59,34 +88,86 @@ def resolve_settings(
         settings.profile, why = "sac", "chosen for continuous actions"
     elif not settings.env.startswith("ALE/"):
         settings.profile, why = "cartpole", "chosen for environments other than ALE/*"
-    elif one_machine and cores >= GPU_CORES and (finds_gpu(settings.device) if gpu is None else gpu):
-        settings.profile, why = "atari-gpu", f"chosen because this machine has a GPU and {cores} cores"
-    elif one_machine and cores < ATARI_CORES:
+    elif not (finds_gpu(settings.device) if gpu is None else gpu):
+        settings.profile, why = "atari-small", "chosen because the learner has no GPU"
+    elif one_machine and cores < GPU_CORES:
         settings.profile = "atari-small"
-        why = f"chosen because this machine has {cores} cores and the paper's settings want {ATARI_CORES} or more"
+        why = f"chosen because this machine has {cores} cores, and atari-gpu needs {GPU_CORES}"
     else:
-        why = "the paper's settings"
-    return apply_profile(settings, set(given), PROFILES), f"profile {settings.profile} ({why})"
+        settings.profile, why = "atari-gpu", f"chosen because this machine has a GPU and {cores} cores"
+    settings = apply_profile(settings, set(given), PROFILES)
+    if settings.profile == "cartpole" and "learner_threads" not in given:
+        with _told_by_option(settings):
+            if environment_spec(settings).has_images:
+                settings.learner_threads = "auto"  # convolutions gain by threads: that is worth the time to measure it
+    _check_value_limit(settings, given)
+    return settings, f"profile {settings.profile} ({why})"
+
+
+def resumed_settings(given: dict[str, Any]) -> ApexSettings:
+    """The settings of the run in `given["logdir"]`, with what was given now in their place.
+
+    ValueError or OSError, naming the option, where there is no such run, or it cannot go on with what was given.
+    """
+    if given.get("logdir") is None:
+        raise ValueError("--resume needs --logdir: the run directory to go on with")
+    now = dict(given)
+    profile = now.pop("profile", None)
+    settings = RunDirectory(Path(given["logdir"])).settings(ApexSettings, now)
+    if profile not in (None, settings.profile):
+        raise ValueError(
+            f"--profile {profile}: a resumed run keeps its own settings, those of {settings.profile}: give single "
+            "ones, such as --learning-rate, or begin another run"
+        )
+    _check_value_limit(settings, given)
+    return settings
+
+
+def _check_value_limit(settings: ApexSettings, given: dict[str, Any]) -> None:
+    """ValueError where HL-Gauss was asked for with rewards that are not clipped, and nobody said how far Q values go:
+    the default limit is for clipped rewards, and values beyond it cannot be learned."""
+    asked = {"loss", "reward_clip"} & given.keys()
+    if (
+        asked
+        and settings.loss == "hl-gauss"
+        and settings.reward_clip is None
+        and "value_limit" not in given
+        and settings.algo != "sac"
+    ):
+        raise ValueError(
+            "--loss hl-gauss with --reward-clip none: give --value-limit, the largest discounted sum of rewards that "
+            f"the network has to tell (it would be {settings.value_limit:g}), or a --reward-clip, or --loss huber"
+        )
 
 
 def check_settings(settings: ApexSettings) -> None:
     """Raises ValueError, naming the option, for a value that no run can have."""
-    at_least = {
-        "actors": 1, "envs_per_actor": 1, "n_step": 1, "capacity": 1, "min_size_to_sample": 1, "batch_size": 1,
-        "push_every": 1, "target_update_every": 1, "publish_every": 1, "prefetch": 1, "eval_every_updates": 1,
-        "eval_episodes": 1, "final_episodes": 0, "target_evaluations": 1, "checkpoints_kept": 1, "frame_stack": 1,
-    }  # fmt: skip
-    for name, least in at_least.items():
-        if getattr(settings, name) < least:
-            raise ValueError(f"--{name.replace('_', '-')}: expected at least {least}, got {getattr(settings, name)}")
+    for name, value in vars(settings).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _unexpected(settings, name, "a finite number")
+    for name, least in AT_LEAST.items():
+        if (value := getattr(settings, name)) is not None and value < least:
+            raise _unexpected(settings, name, f"at least {least}")
+    for name in MORE_THAN_0:
+        if (value := getattr(settings, name)) is not None and value <= 0:
+            raise _unexpected(settings, name, "more than 0")
+    for name in SHARES:
+        if not 0.0 <= getattr(settings, name) <= 1.0:
+            raise _unexpected(settings, name, "0 to 1")
+    if not 0.0 <= settings.rmsprop_decay < 1.0:
+        raise _unexpected(settings, "rmsprop_decay", "0 or more, and less than 1")
     if settings.learner_threads != "auto" and settings.learner_threads < 1:
-        raise ValueError(f"--learner-threads: expected auto, or at least 1, got {settings.learner_threads}")
-    if not settings.checkpoint_replay_every_s > 0:
-        raise ValueError(f"--checkpoint-replay-every-s: expected more than 0, got {settings.checkpoint_replay_every_s}")
-    for name in ("minutes", "max_updates", "max_transitions", "initial_temperature"):
-        value = getattr(settings, name)
-        if value is not None and value <= 0:
-            raise ValueError(f"--{name.replace('_', '-')}: expected more than 0, got {value}")
+        raise _unexpected(settings, "learner_threads", "auto, or at least 1")
+    for end, updates in (
+        ("learning_rate_end", "learning_rate_decay_updates"),
+        ("samples_per_insert_end", "samples_per_insert_end_updates"),
+    ):
+        if (getattr(settings, end) is None) != (getattr(settings, updates) == 0):
+            raise ValueError(
+                f"{_option(end)} and {_option(updates)}: one has no effect without the other: give both, or neither"
+            )
+    if settings.loss == "hl-gauss" and settings.algo == "sac":
+        raise ValueError("--loss hl-gauss: SAC learns values, not their bins; take squared or huber")
     for option, place in (("--actors-on", settings.actors_on), ("--shards-on", settings.shards_on)):
         if place not in ("processes", "ray") and not place.startswith("ray:"):
             raise ValueError(f"{option}: expected processes, ray or ray:HOST:PORT, got {place}")
@@ -115,12 +196,19 @@ def check_settings(settings: ApexSettings) -> None:
         )
     check_dashboard(settings.dashboard)
     check_wandb(settings.wandb)
-    if not 0.0 <= settings.discount <= 1.0:
-        raise ValueError(f"--discount: expected 0 to 1, got {settings.discount}")
     if not 0.0 < settings.target_mix <= 1.0:
         raise ValueError(f"--target-mix: expected more than 0 and at most 1, got {settings.target_mix}")
-    if settings.average_updates < 0:
-        raise ValueError(f"--average-updates: expected 0 or more, got {settings.average_updates}")
+    if settings.samples_per_insert_end is not None and settings.samples_per_insert is None:
+        raise ValueError("--samples-per-insert-end: give --samples-per-insert, too: what is held before")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _unexpected(settings: ApexSettings, name: str, expected: str) -> ValueError:
+    off = f"; {TURNED_OFF[name]}" if name in TURNED_OFF else ""
+    return ValueError(f"{_option(name)}: expected {expected}, got {getattr(settings, name)}{off}")
 
 
 def check_actors_for_shards(settings: ApexSettings) -> None:
@@ -150,15 +238,17 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def check_environment(settings: ApexSettings) -> None:
-    """Raises ValueError for an environment, settings of its table, or a network that no run can have: makes them."""
+def check_environment(settings: ApexSettings) -> rs.Table:
+    """The run's table. Raises ValueError for an environment, settings of its table, or a network that no run can have:
+    makes them."""
     with _told_by_option(settings):
         spec = environment_spec(settings)
-        apex_table(settings, spec)
+        table = apex_table(settings, spec)
     if settings.network is not None:  # torch is loaded for it alone
         from replay_server.rl.networks import check_network
 
         check_network(settings, spec)
+    return table
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import sys
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -111,7 +112,7 @@ def _checkpoint(run: RunDirectory, name: str | None) -> Path:
     there = [path.name for path in run.checkpoints.glob("*") if (path / "counters.json").exists()]
     chosen = name or (BEST if BEST in there else NEWEST)
     if chosen == NEWEST:
-        newest = newest_checkpoint(run.checkpoints, lambda _: None)
+        newest = newest_checkpoint(run.checkpoints, functools.partial(print, file=sys.stderr))
         if newest is not None:
             return newest
     elif chosen in there:
@@ -122,12 +123,14 @@ def _checkpoint(run: RunDirectory, name: str | None) -> Path:
 
 def _apex_player(run: RunDirectory, checkpoint: Path, epsilon: float | None) -> tuple[Play, dict[str, Any]]:
     from replay_server.actors.evaluator import evaluate
-    from replay_server.rl.environment_spec import environment_spec
+    from replay_server.rl.environment_spec import environment_spec, told_without_limit
     from replay_server.rl.networks import make_acting_network
 
     settings = run.settings(ApexSettings, {})
     network = make_acting_network(settings, environment_spec(settings))
     counters = _load(checkpoint, network)
+    if limit := told_without_limit(settings):
+        print(limit, file=sys.stderr, flush=True)
     share = settings.eval_epsilon if epsilon is None else epsilon
     play = functools.partial(evaluate, network, settings, epsilon=share)
     return play, {"checkpoint_step": counters["step"], "epsilon": share}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import nn
 from replay_server.actors.evaluator import Evaluation, evaluate, run_evaluator
 from replay_server.actors.rollout import Stop
 from replay_server.jobs.fork_server import asked
-from replay_server.learner.checkpoint import BEST, newest_checkpoint, read_network, write_best
+from replay_server.learner.checkpoint import BEST, checkpoint_fault, newest_checkpoint, read_network, write_best
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.networks import make_network
 from replay_server.rl.settings import ApexSettings
@@ -50,7 +51,7 @@ def final_evaluation(settings: ApexSettings, run_directory: Path, stop: Stop = l
     if there is no network to play with, or `stop` came first.
     """
     folder = run_directory / "checkpoints"
-    path = folder / BEST if (folder / BEST / "counters.json").exists() else newest_checkpoint(folder)
+    path = _best(folder) or newest_checkpoint(folder, _say)
     if path is None or settings.final_episodes < 1:
         return None
     torch.set_num_threads(1)
@@ -78,5 +79,21 @@ def main() -> int:
 
 
 def _best_mean(folder: Path) -> float:
-    path = folder / BEST / "counters.json"
-    return float(json.loads(path.read_text())["score_mean"]) if path.exists() else float("-inf")
+    path = _best(folder)
+    return float("-inf") if path is None else float(json.loads((path / "counters.json").read_text())["score_mean"])
+
+
+def _best(folder: Path) -> Path | None:
+    """The best folder, where there is one that is not damaged."""
+    path = folder / BEST
+    if not path.exists():
+        return None
+    if fault := checkpoint_fault(path, ["network"]):
+        _say(f"{path} is passed over: {fault}")
+        return None
+    return path
+
+
+def _say(text: str) -> None:
+    """Into the log: standard output may be an answer (`main`)."""
+    print(text, file=sys.stderr, flush=True)

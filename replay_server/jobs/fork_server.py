@@ -7,6 +7,7 @@ thread, no CUDA and no connection when it forks: what it imports must not change
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import json
 import math
@@ -27,7 +28,11 @@ from typing import Any
 
 UNKNOWN_EXIT = 255
 """What stands for the exit code of a process that the fork server did not outlive."""
-_IMPORTED = ("replay_server.learner.loop", "replay_server.actors.rollout", "replay_server.jobs.evaluation", "ale_py")
+_IMPORTED = (
+    *("replay_server.learner.loop", "replay_server.actors.rollout", "replay_server.jobs.evaluation", "ale_py"),
+    # Torch loads it, with 800 modules, for the first optimizer that a process makes.
+    "torch._dynamo",
+)
 """By most parts; what is not installed is left out."""
 _ENVIRONMENT = {
     # The package that is installed, not a folder of that name where the job was started.
@@ -225,6 +230,8 @@ def main() -> int:
         for name in _IMPORTED:
             with suppress(Exception):  # whatever needs it says so, in its own log
                 importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a part's collector would write to what is imported, and so copy the memory that parts share
     ended, wakes = os.pipe()
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes)

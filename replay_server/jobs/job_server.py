@@ -31,6 +31,8 @@ ASIDE = "refused.snapshot"
 """Where a snapshot is moved that the server refused: one that is damaged, or of a table with other settings."""
 REFUSED = "(exit status 4)"
 """In the error of a server that did not start, for that reason."""
+ADDRESS_IN_USE = "(exit status 3)"
+"""And of one whose address another has."""
 START_WITHIN_S = 600.0
 """What a server may take to read a snapshot."""
 SILENT_S = 600.0

@@ -181,6 +181,7 @@ class _ActorReports:
             score_mean=report.get("score_mean", 0.0),
             version=int(report.get("version", -1)),
             alive=self._heard_at is not None and now - self._heard_at < SILENT_S,
+            updated_at=self._updated_at,
         )
 
 

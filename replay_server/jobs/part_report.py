@@ -13,6 +13,7 @@ from replay_server.rl.connection import LOST
 from replay_server.rl.settings import ApexSettings
 
 LOOK_EVERY_S = 0.5
+NOT_WRITTEN = "cannot write to the run directory"
 
 Look = Callable[[rs.Client, Callable[[str], None]], None]
 """Brings the snapshot up to date; says what is worth a line of its own."""
@@ -69,7 +70,7 @@ class PartReport:
         except (rs.ReplayError, RedisError, *LOST) as error:
             return f"waiting for the server: {error}"
         except OSError as error:
-            return f"cannot write to the run directory: {error}"
+            return f"{NOT_WRITTEN}: {error}"
         self._view.show(self._snapshot)
         return ""
 

@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import redis.exceptions
@@ -22,12 +21,19 @@ import replay_server as rs
 from replay_server.arguments import Parser
 from replay_server.cluster_address import parse_address
 from replay_server.connection import PASSWORD_VARIABLE
-from replay_server.jobs.arguments import check_environment, check_settings, given_settings, resolve_settings
+from replay_server.jobs.arguments import (
+    check_environment,
+    check_settings,
+    given_settings,
+    resolve_settings,
+    resumed_settings,
+)
 from replay_server.jobs.observer import Observer
 from replay_server.jobs.part_report import PartReport
 from replay_server.jobs.part_settings import add_part_settings
 from replay_server.jobs.record import TABLE_CLOSED, JobRecord
 from replay_server.rl.connection import PersistentClient
+from replay_server.rl.environment_spec import told_without_limit
 from replay_server.rl.part_ids import LEASE_S, PartId
 from replay_server.rl.run_directory import RunDirectory, new_run_path
 from replay_server.rl.settings import ApexSettings
@@ -90,8 +96,11 @@ def main_evaluator(argv: list[str] | None = None) -> int:
 
     def part(stop: _Stop) -> None:
         settings = _await_run(parser, namespace, stop, resumed)
-        if settings is not None:
-            _evaluate(settings, namespace.server, _create_run_directory(parser, namespace, settings, "evaluator"), stop)
+        if settings is None:
+            return
+        with contextlib.ExitStack() as alone:
+            run_directory = _create_run_directory(parser, namespace, settings, "evaluator", alone)
+            _evaluate(settings, namespace.server, run_directory, stop)
 
     return _run("evaluator", part)
 
@@ -115,9 +124,9 @@ def main_learner(argv: list[str] | None = None) -> int:
 
         own = PartId(settings.table, "learner", 0)
         refusal = f"the run at table {settings.table!r} has a learner that is alive: end it, or give another --table"
-        with _held(namespace.server, own, stop, refusal) as held:
+        with contextlib.ExitStack() as alone, _held(namespace.server, own, stop, refusal) as held:
             if held:
-                run_directory = _create_run_directory(parser, namespace, settings, "learner")
+                run_directory = _create_run_directory(parser, namespace, settings, "learner", alone)
                 _learn(settings, namespace.server, run_directory, own, stop)
 
     return _run("learner", part)
@@ -129,6 +138,8 @@ def main_learner(argv: list[str] | None = None) -> int:
 def _evaluate(settings: ApexSettings, server_url: str, run_directory: RunDirectory, stop: _Stop) -> None:
     from replay_server.jobs.evaluation import final_evaluation, run_evaluations
 
+    if limit := told_without_limit(settings):
+        print(limit, flush=True)
     record = JobRecord(settings, run_directory)
     ended_by, final = "failure", None
     try:
@@ -273,9 +284,7 @@ def _resumed_settings(parser: argparse.ArgumentParser, given: dict[str, Any]) ->
     if not given.get("resume"):
         return None
     try:
-        if given.get("logdir") is None:
-            raise ValueError("--resume needs --logdir: the run directory to go on with")
-        return RunDirectory(Path(given["logdir"])).settings(ApexSettings, given)
+        return resumed_settings(given)
     except (ValueError, OSError) as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
 
@@ -322,12 +331,16 @@ def _await_run(
 
 
 def _create_run_directory(
-    parser: argparse.ArgumentParser, namespace: argparse.Namespace, settings: ApexSettings, part: str
+    parser: argparse.ArgumentParser,
+    namespace: argparse.Namespace,
+    settings: ApexSettings,
+    part: str,
+    alone: contextlib.ExitStack,
 ) -> RunDirectory:
-    """The folder of a run that is there, or can begin."""
+    """The folder of a run that is there, or can begin; other jobs are kept out of it until `alone` is closed."""
     run_directory = RunDirectory(new_run_path(settings, "" if part == "learner" else part))
     try:
-        run_directory.create(settings)
+        run_directory.create(settings, alone)
     except (ValueError, OSError) as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
     run_directory.write_job(part, namespace.server)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from replay_server.jobs import giving_way
 from replay_server.jobs.fork_server import ChildFailed, ask, asked
+from replay_server.rl.machine import usable_cores
 from replay_server.rl.settings import ApexSettings
+from replay_server.rl.tables import samples_per_insert_at
 
 ACTING_S = 0.7
 """Seconds for which acting is measured."""
@@ -84,11 +85,13 @@ def measured_plan(settings: ApexSettings) -> Plan:
     acting_s = transition_s * transitions
     device = choose_device(settings.device)
     found = choose_execution(settings, spec, functools.partial(make_learner, settings, spec, device), device, acting_s)
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     update_s = 1e-3 * (found.update_ms.get(str(found.way)) or 0.0)
+    update_s *= settings.batch_size / max(found.rows, 1)  # a slow machine has no time to time whole batches
+    busiest_s = max(acting_s, transition_s * transitions_an_update(settings, settings.samples_per_insert_end_updates))
     return Plan(
         execution=found.as_values(),
-        actors=max(actors_for(cores, acting_s, update_s) if acting_s else settings.actors, settings.replay_shards),
+        actors=max(actors_for(cores, busiest_s, update_s) if acting_s else settings.actors, settings.replay_shards),
         acting_ms=round(1e3 * transition_s, 3),
         gives_way=giving_way.POSSIBLE
         and transitions > 0
@@ -97,9 +100,10 @@ def measured_plan(settings: ApexSettings) -> Plan:
     )
 
 
-def transitions_an_update(settings: ApexSettings) -> float:
-    """How many transitions are acted for each update, by the replay ratio; 0 where it is not limited."""
-    return settings.batch_size / settings.samples_per_insert if settings.samples_per_insert else 0.0
+def transitions_an_update(settings: ApexSettings, step: int = 0) -> float:
+    """How many transitions are acted for learner step `step`, by the replay ratio; 0 where it is not limited."""
+    ratio = samples_per_insert_at(step, settings)
+    return settings.batch_size / ratio if ratio else 0.0
 
 
 def actors_for(cores: int, acting_s: float, update_s: float) -> int:

@@ -12,7 +12,9 @@ from replay_server.terminal import LiveView, PlainView
 PLAIN_EVERY_S = 10.0
 RATE_WINDOW_S = 10.0
 SILENT_S = 30.0
-"""A learner that has not trained for this long is named."""
+"""A learner that has not trained, and an actor that has not reported, for this long is named."""
+LONGEST_LOOK_S = 5.0
+"""More between two looks counts as this much: the server was away, or the job itself was stopped."""
 
 
 @dataclass
@@ -25,6 +27,9 @@ class ActorState:
     version: int = -1
     restarts: int = 0
     alive: bool = True
+    """Whether it has reported lately."""
+    updated_at: float = 0.0
+    """When it reported last, in seconds of its own clock; 0 = never."""
 
 
 @dataclass
@@ -103,6 +108,35 @@ class Silence:
         return f"learner has made no update for {now - self._since:.0f} s, though there are items to sample"
 
 
+class ActorSilence:
+    """Notices one actor that is stopped, or hangs.
+
+    Such an actor stops reporting. An actor that waits for the rate limiter goes on reporting.
+
+    `silent_s`: seconds since its last report, as far as its process ran and the server answered; 0 before its first.
+    """
+
+    def __init__(self) -> None:
+        self._looked_at = self._updated_at = self.silent_s = 0.0
+        self._plays = self._told = False
+
+    def look(self, now: float, updated_at: float, running: bool) -> str:
+        """Takes at a time when it reported last, and whether its process runs; what is to be said, or ""."""
+        passed, self._looked_at = min(now - self._looked_at, LONGEST_LOOK_S), now
+        if not running:
+            self.silent_s, self._plays = 0.0, False
+        elif updated_at != self._updated_at:
+            told = f"goes on after {self.silent_s:.0f} s" if self._told and self._plays else ""
+            self._updated_at, self.silent_s, self._plays, self._told = updated_at, 0.0, True, False
+            return told
+        elif self._plays:
+            self.silent_s += passed
+            if not self._told and self.silent_s >= SILENT_S:
+                self._told = True
+                return f"has reported nothing for {self.silent_s:.0f} s"
+        return ""
+
+
 View = PlainView | LiveView
 
 
@@ -127,7 +161,7 @@ def plain_line(snapshot: Snapshot) -> str:
             f"loss {learner.get('loss', 0.0):.4g} Q {learner.get('mean_q', 0.0):.4g} "
             f"TD {learner.get('td_error', 0.0):.4g}"
         )
-    elif snapshot.waiting:
+    if snapshot.waiting and not (learner and snapshot.updates_per_s):
         parts.append(f"learner waits: {snapshot.waiting}")
     if snapshot.waiting_add and not snapshot.transitions_per_s:
         parts.append(f"actors wait: {snapshot.waiting_add}")

@@ -43,6 +43,7 @@ from replay_server.cluster_shards import PATIENCE_S, impatient, newest, place_of
 from replay_server.codec import pack
 from replay_server.connection import url_with_password
 from replay_server.errors import ReplayError, ServerError
+from replay_server.jobs.job_server import ADDRESS_IN_USE
 from replay_server.rl.ray_cluster import RayCluster
 from replay_server.server import Server
 from replay_server.table import Table
@@ -50,8 +51,6 @@ from replay_server.topology import Topology
 
 NAMESPACE = "replay-server"
 """Of the actors' names in Ray."""
-ADDRESS_IN_USE = "(exit status 3)"
-"""In the error of a server that did not start, for that reason."""
 LOST = -9
 """What stands for the exit status of a server whose host Ray lost."""
 PLACED_S = 60.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -138,9 +139,22 @@ class JobRecord:
     # -- what stays
 
     def close(self, ended_by: str, final: dict[str, Any] | None) -> None:
-        """Writes the last row and summary.json: `ended_by` names what ended the run, `final` the last evaluation."""
-        self.write_row()
-        self.metrics.close()
+        """Writes the last row and summary.json: `ended_by` names what ended the run, `final` the last evaluation.
+
+        OSError where the disk does not take them; the summary is tried also where the row does not fit. A drawing that
+        fails is only said.
+        """
+        with contextlib.ExitStack() as last:
+            last.callback(self._write_summary, ended_by, final)
+            last.callback(self.metrics.close)
+            self.write_row()
+        if ended_by != "interrupted":  # the drawing library alone takes a second to load
+            try:
+                self.draw(0.0)
+            except (OSError, ValueError, TypeError) as error:  # of a row of scores that was cut short, too
+                print(f"{self.run_directory.plot} is not drawn: {error}", flush=True)
+
+    def _write_summary(self, ended_by: str, final: dict[str, Any] | None) -> None:
         settings, snapshot, earlier = self.settings, self.snapshot, self.observer.earlier
         played_s = max(snapshot.elapsed_s - earlier["elapsed_s"], 1e-9)
         frames = snapshot.frames - int(earlier["frames"])
@@ -168,8 +182,6 @@ class JobRecord:
             "evaluations": self.evaluations,
         }
         write_json(self.run_directory.summary, summary)
-        if ended_by != "interrupted":  # the drawing library alone takes a second to load
-            self.draw(0.0)
 
     def draw(self, at_most_every_s: float) -> None:
         """Draws the scores so far."""

@@ -116,6 +116,17 @@ def opened(env_id: str) -> tuple[Any, Any, int | None]:
         env.close()
 
 
+def told_without_limit(settings: ApexSettings) -> str:
+    """For people: after how many steps evaluation games are cut that have no limit of their own; "" where they have."""
+    most = settings.eval_max_frames_per_episode
+    if is_atari(settings.env) or most < 1 or opened(settings.env)[2] is not None:
+        return ""
+    return (
+        f"{settings.env} has no max_episode_steps: evaluation games are cut after {most} steps "
+        "(--eval-max-frames-per-episode)"
+    )
+
+
 OTHER_ACTIONS = (
     "no command here takes them: wrap it in a gymnasium.ActionWrapper whose action_space is discrete "
     "(docs/how-to/own-environment.md)"

@@ -6,12 +6,13 @@ A table has a column for each leaf, a network a part of its input. One array is 
 
 from __future__ import annotations
 
-import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
+
+from replay_server.tree import name_of_key
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -194,8 +195,7 @@ def _parts(space: Any, path: str = "", keys: tuple[Any, ...] = ()) -> Iterator[t
         yield path, keys, space
         return
     for key, part in inner:
-        # Names of columns have no blanks, and a slash stands between the keys.
-        name = urllib.parse.quote(str(key), safe="")
+        name = name_of_key(key)
         yield from _parts(part, f"{path}/{name}" if path else name, (*keys, key))
 
 

@@ -35,7 +35,8 @@ class PolicySettings:
     reward_clip: float | None = 1.0
     """Rewards of Atari games are clipped to ±this for learning (None = not); others never are, nor are scores."""
     max_frames_per_episode: int = 108_000
-    """Emulator frames after which an Atari game is truncated."""
+    """Emulator frames after which an Atari game is truncated; also the most steps of an evaluation game of any other
+    environment."""
     normalize_observations: bool = True
     """Vector observations go in as (o − mean) / standard deviation of all that the learner has merged so far."""
     observation_clip: float = 10.0

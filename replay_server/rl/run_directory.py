@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import json
@@ -12,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from replay_server.connection import url_without_password
+from replay_server.rl.folder_lock import FolderInUse, alone_in
 from replay_server.whole_file import write_whole
 
 
@@ -49,16 +52,24 @@ class RunDirectory:
         self._job: dict[str, Any] = {}
         self._sessions: list[float] | None = None
 
-    def create(self, settings: RunSettings) -> None:
+    def create(self, settings: RunSettings, alone: contextlib.ExitStack | None = None) -> None:
         """Makes the folder and writes config.json, without a server's password if there is a URL with one in it.
 
-        FileExistsError if it holds a run and this is not `resume`; OSError, with what to do, if it cannot be written.
+        FileExistsError if it holds a run and this is not `resume`, or if another process is at work in it; OSError,
+        with what to do, if it cannot be written.
+
+        Args:
+            alone: keeps other processes that give one out of the folder until it is closed.
         """
         self.check(settings)
         values = dataclasses.asdict(settings)  # pyright: ignore[reportArgumentType]
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
+            if alone is not None:
+                alone.enter_context(alone_in(self.path))
             write_json(self.config, {name: _without_password(value) for name, value in values.items()})
+        except FolderInUse as error:
+            raise FileExistsError(f"{error}: end that, or give another --logdir") from None
         except OSError as error:
             raise OSError(
                 f"--logdir: expected a folder that can be written, got {self.path} ({error.strerror})"
@@ -120,7 +131,8 @@ class RunDirectory:
     def settings(self, kind: type[Settings], given: dict[str, Any]) -> Settings:
         """Returns the settings (dataclass `kind`) of the run that is here, with the fields in `given` changed.
 
-        FileNotFoundError if there is no run, ValueError if its config.json is not one of ours.
+        FileNotFoundError if there is no run, ValueError if its config.json is not one of ours or `given` has another
+        environment.
         """
         if not self.config.exists():
             raise FileNotFoundError(f"--resume: {self.path} holds no run (no config.json): check --logdir")
@@ -131,6 +143,11 @@ class RunDirectory:
         if len(unknown) > len(values) / 2:
             raise ValueError(
                 f"--resume: {self.path} holds a run of another command ({self._command()}): use that, or check --logdir"
+            )
+        if "env" in given and given["env"] != values.get("env"):
+            raise ValueError(
+                f"--resume: {self.path} holds a run of {values.get('env')}, which cannot go on with --env "
+                f"{given['env']}: leave --env out, or begin another run with another --logdir"
             )
         if unknown:
             raise ValueError(f"{self.config} has settings that this version does not know: {', '.join(unknown)}")
@@ -214,7 +231,7 @@ def new_run_path(settings: RunSettings, part: str = "") -> Path:
 
 def _without_password(value: Any) -> Any:
     """A URL keeps its place, and loses what must not be read from a file."""
-    return re.sub(r"(?<=://):?[^@/]*@", "", value) if isinstance(value, str) and "://" in value else value
+    return url_without_password(value) if isinstance(value, str) and "://" in value else value
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:

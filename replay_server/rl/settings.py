@@ -20,7 +20,7 @@ class ApexSettings:
     """Gymnasium id, or module:id. Games of ALE/* are preprocessed; observations of others go in as they are."""
     profile: str = "paper"
     """Named set of defaults: paper, cartpole, atari-small, atari-gpu, sac. Fields given explicitly win over the
-    profile."""
+    profile. Without it, a command chooses by environment and machine, and never chooses paper."""
     algo: Literal["auto", "dqn", "sac"] = "auto"
     """dqn: dueling double DQN, for discrete actions. sac: soft actor-critic, for continuous ones (a Box). auto: the one
     that learns the environment's actions."""
@@ -100,7 +100,8 @@ class ApexSettings:
     value_bins: int = 51
     """Of HL-Gauss: bins of one width that Q values are told in."""
     value_limit: float = 10.0
-    """Of HL-Gauss: the bins reach from minus this to this; Q values beyond it cannot be told."""
+    """Of HL-Gauss: the bins reach from minus this to this; Q values beyond it cannot be told. With
+    `--reward-clip none` it has to be given."""
     hidden: int = 512
     """Width of the fully connected layer(s)."""
     convolutions: Literal["mnih2015", "mnih2013"] = "mnih2015"
@@ -119,13 +120,18 @@ class ApexSettings:
     table: str = "apex"
     """The table's name on the server."""
     capacity: int = 2_000_000
-    """Transitions in the table; the oldest leave."""
+    """Transitions in the table; the oldest leave. `apex` lowers it to what fits in memory, unless you give it."""
     min_size_to_sample: int = 50_000
     """Transitions in the table before the learner begins."""
     batch_size: int = 512
     """Transitions of one learner step."""
     samples_per_insert: float | None = None
     """Held by the table's rate limiter; None = not limited."""
+    samples_per_insert_end: float | None = None
+    """The rate limiter holds this from learner step `samples_per_insert_end_updates` on; None = the same all the time.
+    So transitions can be used often while there are few, and less often later."""
+    samples_per_insert_end_updates: int = 0
+    """Learner steps before `samples_per_insert_end` is held."""
     compression: Literal["none", "lz4", "zstd"] = "none"
     """Of the observations in the table: less memory, and less on the wire to a learner elsewhere, for time to code."""
     push_every: int = 50
@@ -188,7 +194,8 @@ class ApexSettings:
     eval_episodes: int = 20
     """Games of one evaluation."""
     eval_max_frames_per_episode: int = 108_000
-    """Emulator frames after which an evaluator's game is truncated (30 minutes of play)."""
+    """Emulator frames after which an evaluator's game is truncated (30 minutes of play); in environments other than
+    ALE/*, steps."""
     eval_epsilon: float = 0.0
     """Exploration of the evaluator. Scores are of full games: no life episodes, unclipped, fire after a lost life."""
     final_episodes: int = 20
@@ -227,6 +234,7 @@ PROFILES: dict[str, dict[str, Any]] = {
         "reward_clip": None,
         "eval_every_updates": 500,
         "final_episodes": 100,
+        # For vectors. Where observations have images, it stays auto.
         "learner_threads": 1,
     },
     "atari-small": {

@@ -26,6 +26,7 @@ OWN: dict[str, frozenset[str]] = {
         "job": "actors_on host port replay_shards shards_on replicas dashboard checkpoint_replay "
         "checkpoint_replay_every_s",
         "learner": "minutes max_updates max_transitions target_score target_evaluations batch_size "
+        "samples_per_insert_end samples_per_insert_end_updates "
         "importance_sampling_exponent optimizer learning_rate learning_rate_end learning_rate_decay_updates "
         "optimizer_epsilon rmsprop_decay gradient_norm initial_temperature target_entropy target_update_every "
         "target_mix average_updates publish_every precision device learner_threads targets_ahead prefetch "

@@ -21,15 +21,32 @@ def push_rows_max(settings: ApexSettings) -> int:
     return settings.push_every + settings.n_step * settings.envs_per_actor
 
 
+def samples_per_insert_at(step: int, settings: ApexSettings) -> float | None:
+    """How often a transition is sampled at learner step `step` (the first is 0); None = not limited."""
+    if settings.samples_per_insert_end is None or step < settings.samples_per_insert_end_updates:
+        return settings.samples_per_insert
+    return settings.samples_per_insert_end
+
+
+def apex_rate_limiter(settings: ApexSettings, samples_per_insert: float | None) -> rs.RateLimiter:
+    """Keeps learning and acting in step.
+
+    The error buffer is four times the larger of a batch and a push's worth of samples, so that neither side ever waits
+    for the other to finish half a batch.
+    """
+    if samples_per_insert is None:
+        return rs.MinSize(settings.min_size_to_sample)
+    error_buffer = 4.0 * max(settings.batch_size, push_rows_max(settings) * samples_per_insert)
+    return rs.SampleToInsertRatio(samples_per_insert, settings.min_size_to_sample, error_buffer)
+
+
 def apex_table(settings: ApexSettings, spec: EnvironmentSpec) -> rs.Table:
     """One item is one n-step transition; see `replay_server.n_step_writer` for the meaning of its columns.
 
     Observations are kept once: actors append frames as steps, and `obs` and `next_obs` are windows over them, whose
     stacks are those that the actor saw (`replay_server.actors.transitions`).
 
-    With `samples_per_insert` the limiter keeps learning and acting in step. Its error buffer is four times the
-    larger of a batch and a push's worth of samples, so that neither side ever waits for the other to finish half
-    a batch.
+    Its rate limiter is the one that a run begins with; see `apex_rate_limiter`.
     """
     steps, obs, next_obs = {}, {}, {}
     for path, leaf in leaves(spec.observation).items():
@@ -37,12 +54,6 @@ def apex_table(settings: ApexSettings, spec: EnvironmentSpec) -> rs.Table:
         steps[source] = rs.Column(leaf.dtype, leaf.shape[1:] if leaf.is_stack else leaf.shape, step_only=True)
         obs[column("obs", path)] = rs.Window(source, length=stack)
         next_obs[column("next_obs", path)] = rs.Window(source, length=stack, offset=settings.n_step)
-    if settings.samples_per_insert is None:
-        rate_limiter = rs.MinSize(settings.min_size_to_sample)
-    else:
-        ratio = settings.samples_per_insert
-        error_buffer = 4.0 * max(settings.batch_size, push_rows_max(settings) * ratio)
-        rate_limiter = rs.SampleToInsertRatio(ratio, settings.min_size_to_sample, error_buffer)
     return rs.Table(
         settings.table,
         capacity=settings.capacity,
@@ -58,7 +69,7 @@ def apex_table(settings: ApexSettings, spec: EnvironmentSpec) -> rs.Table:
         ),
         sampler=rs.Prioritized(priority_exponent=settings.priority_exponent),
         remover=rs.Fifo(),
-        rate_limiter=rate_limiter,
+        rate_limiter=apex_rate_limiter(settings, settings.samples_per_insert),
         seed=settings.seed,
         compression=settings.compression,
     )

@@ -23,6 +23,7 @@ import gymnasium
 import replay_server as rs
 from replay_server.arguments import Parser
 from replay_server.rl.folder_lock import FolderInUse, alone_in
+from replay_server.rl.interrupts import heed_interrupts
 from replay_server.rl.options import add_options, given_options, typed_values
 from replay_server.rl.policy_spec import policy_spec
 from replay_server.rl.run_directory import write_json
@@ -38,7 +39,6 @@ from replay_server.serverless.scheduler.training import told, train_scheduler
 from replay_server.serverless.settings import TrainSettings, algorithm_settings, check_settings
 
 EXIT_FAILED, EXIT_USAGE, EXIT_SERVER_LOST, EXIT_INTERRUPTED = 1, 2, 5, 130
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 EPISODES, EPISODES_TUNED = 100, 10
 """From scratch, and of a policy of another task (MinionsRL, section 4 and figure 9)."""
 JOB_OPTIONS = (
@@ -185,7 +185,7 @@ def _resumed(options: argparse.Namespace, folder: Path) -> tuple[TrainSettings, 
 
 
 def _train(options: argparse.Namespace, settings: TrainSettings, policy: SchedulerPolicy, folder: Path) -> int:
-    before = {name: signal.signal(name, _interrupt) for name in SIGNALS}
+    before = heed_interrupts()
     print(
         f"{settings.env}: {settings.rounds} rounds × 1 to {settings.actors_max} actors × {settings.environments} "
         f"environments × {settings.steps} steps; episodes {policy.episodes + 1} to {options.episodes}",
@@ -221,9 +221,3 @@ def _teller(before: int, episodes: int) -> Callable[[dict[str, Any]], None]:
         print(f"{told(line, episodes)}; about {left_s / 60:.0f} minutes left", flush=True)
 
     return tell
-
-
-def _interrupt(number: int, frame: Any) -> None:
-    for name in SIGNALS:  # Nothing may cut the way out short; it is bounded anyway.
-        signal.signal(name, signal.SIG_IGN)
-    raise KeyboardInterrupt

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ from safetensors.torch import load_file
 
 import replay_server as rs
 from replay_server.jobs.apex import ApexJob
-from replay_server.jobs.progress import Silence
+from replay_server.jobs.progress import ActorSilence, Silence
 from replay_server.jobs.supervisor import Deaths
 from replay_server.learner.metrics import Metrics
 from replay_server.rl.run_directory import RunDirectory
@@ -65,6 +66,20 @@ def test_a_job_whose_table_somebody_closes_ends_in_order(start):
         assert job.wait() == 0, job.text
     assert "ending (table closed)" in job.text
     assert job.summary()["ended_by"] == "table closed"
+    assert job.summary()["restarts"] == 0
+
+
+def test_a_job_that_nohup_started_outlives_its_terminal(start):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does before it starts a command
+    try:
+        job = start()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    wait_for_updates(job)
+    os.killpg(job.process.pid, signal.SIGHUP)
+    wait_for_updates(job)
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait() == 130, job.text
     assert job.summary()["restarts"] == 0
 
 
@@ -164,6 +179,42 @@ def test_interrupt_while_parts_are_ending_leaves_no_process(start):
     assert not list(job.temporary.glob("replay-server*"))
 
 
+def test_two_jobs_do_not_work_in_one_run_directory(start):
+    """Both would write its checkpoints, metrics and replay."""
+    job = start()
+    wait_for_updates(job, 1)
+    config = (job.run / "config.json").read_bytes()
+    second = start("--resume", "--minutes", "1")
+    assert second.wait() == 2
+    assert f"{job.run}: another process is at work in it: end that, or give another --logdir" in second.text
+    assert (job.run / "config.json").read_bytes() == config
+    wait_for_updates(job)
+    children = job.children()
+    job.process.kill()  # the lock goes with it
+    job.process.wait()
+    assert gone(children)
+    resumed = start("--resume", "--max-updates", "1")
+    assert resumed.wait() == 0, resumed.text
+
+
+def test_a_disk_that_takes_nothing_more_is_told_and_the_job_ends_in_order(start, tmp_path):
+    folder = tmp_path / "run"
+    (folder / "summary.json" / "in the way").mkdir(parents=True)
+    (folder / "metrics.jsonl").symlink_to("/dev/full")
+    constants = {
+        "replay_server.jobs.record.ROW_EVERY_S": 0.0,
+        "replay_server.jobs.supervisor.RESTARTS_PER_MINUTE": 0,
+        "replay_server.learner.loop.REPORT_EVERY_S": 0.0,
+    }
+    job = start("--max-updates", "100", constants=constants)
+    job.wait_for(r"cannot write to the run directory: \[Errno 28\]")
+    assert job.wait() == 1, job.text
+    assert "learner: cannot write to the run directory: [Errno 28]" in job.text  # and goes on
+    assert "summary.json" in job.text.partition("ending (max_updates)")[2]
+    assert (folder / "checkpoints" / "step_100").is_dir()
+    assert "Traceback" not in job.text
+
+
 def test_killed_job_takes_its_parts_with_it(start):
     job = start()
     wait_for_updates(job, 1)
@@ -184,6 +235,52 @@ def test_learner_that_is_silent_is_named_and_so_is_its_return():
     assert silence.look(501.0, 1, waiting=False) == "learner goes on after 401 s"
     assert silence.look(530.0, 1, waiting=False) == ""
     assert silence.look(531.0, 1, waiting=False) == told
+
+
+def test_actor_that_is_silent_is_named_and_so_is_its_return():
+    silence, told = ActorSilence(), []
+
+    def look(seconds: float, updated_at: float, running: bool = True) -> None:
+        """A look each second."""
+        for _ in range(int(seconds)):
+            clock[0] += 1.0
+            told.append(silence.look(clock[0], updated_at, running))
+
+    clock = [1_000.0]
+    look(1_000, 0.0)  # its process starts, and makes its environment
+    assert silence.silent_s == 0.0
+    look(1, 7.0)
+    look(29, 7.0)
+    assert not any(told)
+    look(60, 7.0)
+    assert [text for text in told if text] == ["has reported nothing for 30 s"]
+    assert silence.silent_s == 89.0
+    clock[0] += 1_000.0  # the server was away, which counts as 5 s at most
+    look(1, 7.0)
+    assert silence.silent_s == 94.0
+    look(1, 8.0)
+    assert told[-1] == "goes on after 94 s"
+    look(20, 8.0)
+    look(1, 8.0, running=False)  # it died, and is started again
+    look(40, 8.0)
+    assert not any(told[-61:])
+    look(1, 9.0)
+    look(30, 9.0)
+    assert told[-1] == "has reported nothing for 30 s"
+
+
+def test_actor_that_hangs_is_killed_and_started_again(start):
+    job = start(constants={"replay_server.jobs.progress.SILENT_S": 5.0, "replay_server.jobs.apex.KILLED_AFTER_S": 20.0})
+    wait_for_updates(job, 1)
+    (stopped,) = processes_of(job, "actor-0")
+    os.kill(stopped, signal.SIGSTOP)
+    job.wait_for(r"actor 0 has reported nothing for \d+ s\n")
+    job.wait_for(r"actor 0 has reported nothing for \d+ s: killing it; log in \S+actor-0\.log")
+    job.wait_for(r"actor 0 ended \(-9\): starting it again")
+    wait_until(lambda: processes_of(job, "actor-0") not in ([], [stopped]))
+    wait_for_updates(job)
+    os.kill(job.process.pid, signal.SIGINT)
+    assert job.wait() == 130, job.text
 
 
 @pytest.mark.slow
@@ -261,6 +358,13 @@ def test_run_that_diverges_ends_with_its_reason_and_a_finite_checkpoint(start):
     assert re.search(r"would diverge again.*--resume --logdir \S+ --learning-rate 2.5e\+37", job.text)
     for path in (job.run / "checkpoints").glob("step_*/*.safetensors"):
         assert all(bool(tensor.isfinite().all()) for tensor in load_file(path).values())
+
+
+def test_a_port_that_another_process_has_is_told_by_the_exit_status(start):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        job = start("--port", str(taken.getsockname()[1]))
+        assert job.wait() == 3, job.text
+    assert re.search(r"the run failed: .*cannot listen on", job.text)
 
 
 def test_device_that_is_not_there_is_told_before_anything_is_started(start):

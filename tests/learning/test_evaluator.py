@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -14,7 +15,11 @@ from torch import nn
 import replay_server as rs
 from replay_server.actors.evaluator import Evaluation, evaluate, run_evaluator
 from replay_server.actors.play_games import GAMES_AT_A_TIME
-from replay_server.rl.environment_spec import environment_spec
+from replay_server.jobs.evaluation import final_evaluation, run_evaluations
+from replay_server.learner.checkpoint import write_best, write_checkpoint
+from replay_server.learner.replay_algorithms import make_learner
+from replay_server.learner.replay_learner import choose_device
+from replay_server.rl.environment_spec import environment_spec, told_without_limit
 from replay_server.rl.networks import make_network
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.weights import module_arrays
@@ -43,7 +48,18 @@ class CoinGame(gymnasium.Env):
         return self._observation(), float(action), self.step_number >= self.length, False, {}
 
 
+class Treadmill(CoinGame):
+    """Never ends by itself, and fails where it is played as if it did."""
+
+    def step(self, action):
+        observation, reward, *_ = super().step(action)
+        assert self.step_number < 1_000, "the game goes on for ever"
+        return observation, reward, False, False, {}
+
+
 gymnasium.register("CoinGame-v0", CoinGame)
+gymnasium.register("Treadmill-v0", Treadmill)
+gymnasium.register("ShortTreadmill-v0", Treadmill, max_episode_steps=30)
 
 
 class Prefers(nn.Module):
@@ -82,6 +98,15 @@ def test_an_environment_stands_still_when_its_games_are_over() -> None:
         assert len(set(scores)) == 2  # games of both lengths; with action 1 a score is a length
         assert CoinGame.steps - before == sum(scores)
         before = CoinGame.steps
+
+
+def test_games_that_never_end_are_cut() -> None:
+    settings = ApexSettings(env="Treadmill-v0", eval_max_frames_per_episode=40)
+    assert evaluate(Prefers(2), settings, GAMES_AT_A_TIME + 3, seed=1) == [80.0] * (GAMES_AT_A_TIME + 3)
+    settings.env = "ShortTreadmill-v0"
+    assert evaluate(Prefers(2), settings, 2, seed=1) == [60.0] * 2
+    assert "cut after 40 steps" in told_without_limit(ApexSettings(env="Treadmill-v0", eval_max_frames_per_episode=40))
+    assert told_without_limit(settings) == ""
 
 
 def test_epsilon_one_ignores_the_network() -> None:
@@ -152,6 +177,30 @@ def test_the_weights_at_the_close_of_the_table_are_the_last_that_are_evaluated()
             with pytest.raises(rs.TableClosed, match="the run is over"):
                 run_evaluator(COIN_GAME, server.url, threading.Event(), keep)
     assert results == [10, 12, 12]
+
+
+@pytest.mark.parametrize("name", ["counters.json", "network.safetensors"])
+def test_a_damaged_best_network_is_passed_over_and_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    folder, spec = tmp_path / "checkpoints", environment_spec(COIN_GAME)
+    network = make_network(COIN_GAME, spec)
+    damaged = write_best(folder, network.state_dict(), {"step": 5, "score_mean": 1e9}) / name
+    write_checkpoint(folder, make_learner(COIN_GAME, spec, choose_device("cpu")), {})
+    damaged.write_bytes(damaged.read_bytes()[:20])
+    final = final_evaluation(COIN_GAME, tmp_path)
+    assert final is not None
+    assert final["checkpoint"] == "checkpoints/step_0"
+    assert f"best is passed over: {name} is damaged" in capsys.readouterr().err
+    with rs.Server() as server, rs.Client(server.url) as client:
+        client.create_table(rs.Table("apex", 10, {"x": rs.Column("int64")}))
+        client.publish_weights("apex", module_arrays(network), version=10)
+        client.close_table("apex")
+        with pytest.raises(rs.TableClosed):
+            run_evaluations(COIN_GAME, server.url, tmp_path, threading.Event())
+    final = final_evaluation(COIN_GAME, tmp_path)
+    assert final is not None
+    assert (final["checkpoint"], final["checkpoint_step"]) == ("checkpoints/best", 10)
 
 
 def test_weights_of_another_environment_end_the_evaluator_with_the_reason() -> None:

@@ -181,6 +181,14 @@ def test_what_only_few_rows_or_one_update_say_does_not_suffice_for_a_small_gain(
     assert found.update_ms == {"float32, 1 thread": 3000.0, "bfloat16, 1 thread": 1000.0}
 
 
+def test_beside_fewer_rows_than_a_batch_has_only_their_share_of_acting_counts():
+    """A slow machine times 8 rows of 512. Acting for all 512 would hide that bfloat16 takes half the time."""
+    pace = Pace(float32=10e-3, bfloat16=5e-3)
+    found = choose_way(PRECISIONS, [1], [False], 512, Machine(2, acting_s=512 * 5e-3), pace.update)
+    assert found.rows < 512
+    assert found.way.precision == "bfloat16"
+
+
 @pytest.mark.parametrize(
     "spec",
     [
@@ -206,7 +214,7 @@ def test_choice_follows_the_times_of_real_updates_and_leaves_no_trace(spec, monk
             return Times(seconds, seconds)
 
     monkeypatch.setattr(execution_choice, "_Trial", Trial)
-    monkeypatch.setattr(execution_choice.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(execution_choice, "usable_cores", lambda: 2)
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
@@ -236,6 +244,28 @@ def test_a_network_that_bfloat16_does_not_suit_is_trained_in_float32():
     assert found.update_ms["bfloat16, 1 thread"] is None
     assert "bfloat16, 1 thread: fails" in found.told()
     json.dumps(found.as_values(), allow_nan=False)
+
+
+def test_no_targets_are_computed_beyond_those_of_the_updates_that_are_timed(monkeypatch):
+    """But the first ones ahead: what is not timed is not in the time that measuring may take."""
+    calls = dict.fromkeys(("prepare", "step_on"), 0)
+
+    def counting(name):
+        original = getattr(Dqn, name)
+
+        def counted(*args, **kwargs):
+            calls[name] += 1
+            return original(*args, **kwargs)
+
+        return counted
+
+    for name in calls:
+        monkeypatch.setattr(Dqn, name, counting(name))
+    monkeypatch.setattr(execution_choice, "usable_cores", lambda: 2)
+    settings = dataclasses.replace(SETTINGS, precision="float32", targets_ahead="auto")
+    spec = environment_spec(settings)
+    choose_execution(settings, spec, partial(make_learner, settings, spec, CPU), CPU)
+    assert calls["prepare"] - calls["step_on"] in (0, 1)
 
 
 def test_auto_is_the_default_of_every_profile():

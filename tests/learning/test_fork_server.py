@@ -127,3 +127,29 @@ def test_no_two_draw_the_same_numbers(module):
     first, second = ask("it", name, 0), ask("it", name, 0)
     assert first[0] != second[0]
     assert first[1] != second[1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each process imports what it needs itself")
+def test_what_a_learner_needs_has_been_imported_before_it_is_forked(module):
+    """Each import that is left takes its time before every measurement of the machine, and every learner's start."""
+    name = module(
+        "from replay_server.learner.replay_algorithms import make_learner",
+        "from replay_server.rl.environment_spec import environment_spec",
+        "from replay_server.rl.settings import ApexSettings",
+        "import torch",
+        "settings = ApexSettings(env='CartPole-v1', hidden=16)",
+        "spec, before = environment_spec(settings), set(sys.modules)",
+        "make_learner(settings, spec, torch.device('cpu'), 'float32')",
+        "print(json.dumps([sorted(set(sys.modules) - before), len(os.listdir('/proc/self/task'))]))",
+        "return 0",
+    )
+    assert ask("it", name, 0) == [[], 1]
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="tells how much memory is a process's own")
+def test_collecting_garbage_copies_none_of_the_memory_that_forked_processes_share(module):
+    own = "int(open('/proc/self/smaps_rollup').read().split('Private_Dirty:')[1].split()[0])"
+    before_kb, after_kb = ask(
+        "it", module("import gc", f"before = {own}", "gc.collect()", f"print([before, {own}])", "return 0"), 0
+    )
+    assert after_kb < before_kb + 20_000, "what is imported is in 80 MB"

@@ -19,7 +19,7 @@ from test_sentinel_tables import TABLE as STEPS
 from test_sentinel_tables import Work, all_keys
 
 import replay_server as rs
-from replay_server.jobs import job_replicas
+from replay_server import replica_group
 from replay_server.jobs.job_replicas import JobReplicas
 from replay_server.jobs.job_server import ReplaySaver
 
@@ -129,7 +129,7 @@ def test_of_several_replicas_the_furthest_ahead_is_promoted_and_the_others_follo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_silent: bool
 ) -> None:
     """`is_silent`: also where it does not answer the first questions, and another one does."""
-    monkeypatch.setattr(job_replicas, "ANSWERS_WITHIN_S", 100.0)
+    monkeypatch.setattr(replica_group, "ANSWERS_WITHIN_S", 100.0)
     with servers(tmp_path, replicas=2) as those, rs.Client(those.job.url, reconnect_timeout=60.0) as client:
         ids = add(client, 0)
         assert client.redis.wait(2, 60_000) == 2
@@ -151,7 +151,7 @@ def test_of_several_replicas_the_furthest_ahead_is_promoted_and_the_others_follo
 def test_a_primary_that_hangs_is_killed_before_another_one_takes_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_replicas, "REPLACE_AFTER_S", 1.0)
+    monkeypatch.setattr(replica_group, "REPLACE_AFTER_S", 1.0)
     with servers(tmp_path) as those, rs.Client(those.job.url, reconnect_timeout=60.0, socket_timeout=60.0) as client:
         ids, hung = add(client, 0), those.pid(0)
         assert client.redis.wait(1, 60_000) == 1
@@ -209,7 +209,7 @@ def test_a_replica_that_falls_silent_before_it_is_promoted_is_asked_again_and_st
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, within_s: float
 ) -> None:
     """Where `within_s` is over, too, the primary does not begin again with less."""
-    monkeypatch.setattr(job_replicas, "ANSWERS_WITHIN_S", within_s)
+    monkeypatch.setattr(replica_group, "ANSWERS_WITHIN_S", within_s)
     with servers(tmp_path) as those, rs.Client(those.job.url, reconnect_timeout=60.0) as client:
         ids, replica = add(client, 0), those.pid(1)
         assert client.redis.wait(1, 60_000) == 1
@@ -236,7 +236,7 @@ def test_there_are_no_two_primaries_where_one_does_not_say_that_it_became_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
     """If it answers later, it is the primary. Else it is killed before another one is promoted."""
-    monkeypatch.setattr(job_replicas, "ANSWERS_WITHIN_S", 100.0)
+    monkeypatch.setattr(replica_group, "ANSWERS_WITHIN_S", 100.0)
     with servers(tmp_path, replicas=2) as those, rs.Client(those.job.url, reconnect_timeout=60.0) as client:
         ids = add(client, 0)
         assert client.redis.wait(2, 60_000) == 2
@@ -246,7 +246,7 @@ def test_there_are_no_two_primaries_where_one_does_not_say_that_it_became_one(
             asked.append(word)
             reply = ask()
             if word == "REPLICAOF" and not answers:
-                monkeypatch.setattr(job_replicas, "ANSWERS_WITHIN_S", 0.0)
+                monkeypatch.setattr(replica_group, "ANSWERS_WITHIN_S", 0.0)
             if word == "REPLICAOF" or (not answers and "REPLICAOF" in asked):
                 raise rs.ConnectionLost("as if it came too late")
             return reply
@@ -268,7 +268,7 @@ def test_there_are_no_two_primaries_where_one_does_not_say_that_it_became_one(
 def test_a_former_primary_that_could_not_be_killed_takes_no_writes_and_becomes_a_replica(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_replicas, "REPLACE_AFTER_S", 1.0)
+    monkeypatch.setattr(replica_group, "REPLACE_AFTER_S", 1.0)
     monkeypatch.setattr(JobReplicas, "_kill", lambda *_: None)
     with servers(tmp_path) as those, rs.Client(those.urls[0]) as late, rs.Client(those.urls[1]) as client:
         ids, hung = add(late, 0), those.pid(0)
@@ -286,13 +286,13 @@ def test_a_former_primary_that_could_not_be_killed_takes_no_writes_and_becomes_a
 def test_a_primary_that_hangs_is_not_replaced_while_no_replica_answers_nor_is_that_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_replicas, "REPLACE_AFTER_S", 0.5)
+    monkeypatch.setattr(replica_group, "REPLACE_AFTER_S", 0.5)
     with servers(tmp_path) as those, rs.Client(those.job.url) as client:
         ids, processes = add(client, 0), [those.pid(0), those.pid(1)]
         with stopped(*reversed(processes)):
-            monkeypatch.setattr(job_replicas, "KILL_AFTER_S", 1.0)
+            monkeypatch.setattr(replica_group, "KILL_AFTER_S", 1.0)
             time.sleep(8.0)  # with questions that wait a second for an answer it takes up to five
-            monkeypatch.setattr(job_replicas, "KILL_AFTER_S", 100.0)
+            monkeypatch.setattr(replica_group, "KILL_AFTER_S", 100.0)
             os.kill(processes[0], signal.SIGCONT)
             eventually(lambda: those.about(0), "an answer")
         those.await_primary(0)
@@ -332,7 +332,7 @@ def test_where_no_replica_answers_any_more_the_primary_begins_empty_and_a_client
         hung = those.pid(1)
         with stopped(hung):
             those.kill(0)
-            monkeypatch.setattr(job_replicas, "KILL_AFTER_S", 2.0)
+            monkeypatch.setattr(replica_group, "KILL_AFTER_S", 2.0)
             eventually(those.job.watch, "a primary")
         monkeypatch.undo()
         those.await_primary(0)
@@ -345,7 +345,7 @@ def test_where_no_replica_answers_any_more_the_primary_begins_empty_and_a_client
 def test_a_replica_of_an_older_epoch_than_the_snapshot_does_not_take_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_replicas, "ANSWERS_WITHIN_S", 0.0)
+    monkeypatch.setattr(replica_group, "ANSWERS_WITHIN_S", 0.0)
     with servers(tmp_path, replicas=2) as those, rs.Client(those.job.url, reconnect_timeout=60.0) as client:
         ids = add(client, 0)
         assert client.redis.wait(2, 60_000) == 2

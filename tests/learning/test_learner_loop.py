@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import math
 import os
@@ -18,10 +19,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from safetensors import SafetensorError  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 import replay_server as rs  # noqa: E402
 from replay_server.learner import checkpoint as saving  # noqa: E402
+from replay_server.learner import loop  # noqa: E402
 from replay_server.learner.dqn import Dqn  # noqa: E402
 from replay_server.learner.finite_checks import Diverged  # noqa: E402
 from replay_server.learner.loop import run_learner  # noqa: E402
@@ -29,7 +32,7 @@ from replay_server.learner.metrics import Metrics, read_metrics  # noqa: E402
 from replay_server.rl.environment_spec import environment_spec  # noqa: E402
 from replay_server.rl.networks import make_network  # noqa: E402
 from replay_server.rl.settings import ApexSettings  # noqa: E402
-from replay_server.rl.tables import STEP_COLUMN, apex_table  # noqa: E402
+from replay_server.rl.tables import STEP_COLUMN, apex_rate_limiter, apex_table  # noqa: E402
 
 SETTINGS = ApexSettings(
     env="CartPole-v1", hidden=16, batch_size=32, capacity=1_000, min_size_to_sample=100, max_updates=30,
@@ -63,6 +66,26 @@ def server(tmp_path):
 def client(server):
     with rs.Client(server.url, reconnect_timeout=0.5) as client:
         yield client
+
+
+def test_a_later_replay_ratio_is_told_to_the_table_and_again_after_a_restart(tmp_path):
+    two = dataclasses.replace(
+        SETTINGS, samples_per_insert=8.0, samples_per_insert_end=2.0, samples_per_insert_end_updates=20, max_updates=19
+    )
+    with rs.Server([apex_table(two, environment_spec(two))]) as server, rs.Client(server.url) as client:
+        add_transitions(client, 150)
+
+        def learn(updates: int) -> rs.RateLimiter:
+            settings = dataclasses.replace(two, max_updates=updates, resume=True)
+            assert run_learner(settings, server.url, tmp_path / "run", threading.Event()) == updates
+            return client.table("apex").rate_limiter
+
+        early, later = apex_rate_limiter(two, 8.0), apex_rate_limiter(two, 2.0)
+        assert early != later
+        assert learn(19) == early
+        assert learn(22) == later
+        client.configure("apex", rate_limiter=early)  # as a server has it that came back from an older snapshot
+        assert learn(24) == later
 
 
 def test_learner_writes_every_priority_back_and_publishes_its_steps_as_versions(server, client, tmp_path):
@@ -295,6 +318,105 @@ def test_resuming_passes_over_a_checkpoint_that_is_not_finite_and_says_so(server
         save_file(tensors, path / "network.safetensors")
     with pytest.raises(ValueError, match="expected a checkpoint whose values are finite, got none"):
         run_learner(resumed, server.url, run, threading.Event())
+
+
+def test_resuming_without_a_checkpoint_is_told(server, client, tmp_path, capsys):
+    """A learner that was killed before its first one went on from update 0 as if nothing had been lost."""
+    add_transitions(client, 200)
+    resumed = dataclasses.replace(SETTINGS, resume=True, max_updates=5)
+    assert run_learner(resumed, server.url, tmp_path / "run", threading.Event()) == 5
+    assert "learns anew from update 0: there is no checkpoint in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["network.safetensors", "optimizer.safetensors", "counters.json"])
+def test_resuming_passes_over_a_checkpoint_that_is_damaged_and_says_so(server, client, tmp_path, capsys, name):
+    run = tmp_path / "run"
+    add_transitions(client, 200)
+    run_learner(SETTINGS, server.url, run, threading.Event())
+    shutil.copytree(run / "checkpoints" / "step_30", run / "checkpoints" / "step_40")
+    damaged = run / "checkpoints" / "step_40" / name
+    damaged.write_bytes(damaged.read_bytes()[:20])
+    resumed = dataclasses.replace(SETTINGS, resume=True, max_updates=35)
+    assert run_learner(resumed, server.url, run, threading.Event()) == 35
+    assert f"step_40 is passed over: {name} is damaged: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["network.safetensors", "target.safetensors", "optimizer.safetensors"])
+def test_resuming_passes_over_a_checkpoint_that_lacks_a_file_and_says_so(server, client, tmp_path, capsys, name):
+    run = tmp_path / "run"
+    add_transitions(client, 200)
+    run_learner(SETTINGS, server.url, run, threading.Event())
+    shutil.copytree(run / "checkpoints" / "step_30", run / "checkpoints" / "step_40")
+    (run / "checkpoints" / "step_40" / name).unlink()
+    resumed = dataclasses.replace(SETTINGS, resume=True, max_updates=35)
+    assert run_learner(resumed, server.url, run, threading.Event()) == 35
+    assert f"step_40 is passed over: {name} is missing" in capsys.readouterr().out
+
+
+def test_a_checkpoint_that_was_passed_over_takes_no_place_among_those_kept(server, client, tmp_path):
+    """The resumed learner's own were removed as soon as they were written, for the damaged one's greater step."""
+    folder = tmp_path / "run" / "checkpoints"
+    add_transitions(client, 200)
+    run_learner(SETTINGS, server.url, tmp_path / "run", threading.Event())
+    shutil.copytree(folder / "step_30", folder / "step_40")
+    (folder / "step_40" / "network.safetensors").write_bytes(b"")
+    shutil.copytree(folder / "step_40", folder / "damaged_step_40")  # of an earlier session
+    resumed = dataclasses.replace(SETTINGS, resume=True, max_updates=35, checkpoints_kept=1)
+    assert run_learner(resumed, server.url, tmp_path / "run", threading.Event()) == 35
+    assert sorted(path.name for path in folder.iterdir()) == ["damaged_step_40", "step_35"]
+
+
+def test_a_full_disk_stops_no_learner_that_can_write_its_last_checkpoint(server, client, tmp_path, capsys, monkeypatch):
+    """It died, was started again six times, and the run failed."""
+    write, full = loop.write_checkpoint, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def write_last(folder, learner, *arguments):
+        if learner.step < 30:
+            raise full
+        return write(folder, learner, *arguments)
+
+    def write_row(*arguments):
+        raise full
+
+    monkeypatch.setattr(loop, "REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr(loop, "write_checkpoint", write_last)
+    monkeypatch.setattr(Metrics, "write", write_row)
+    add_transitions(client, 200)
+    settings = dataclasses.replace(SETTINGS, checkpoint_every_s=0.0)
+    assert run_learner(settings, server.url, tmp_path / "run", threading.Event()) == 30
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("step_*")] == ["step_30"]
+    assert capsys.readouterr().out.count("cannot write to the run directory: [Errno 28] No space left") == 1
+    assert int(client.redis.hget("apex:learner", "not_written")) > 30
+
+    def write_none(*arguments):
+        raise full
+
+    monkeypatch.setattr(loop, "write_checkpoint", write_none)
+    with pytest.raises(OSError, match="No space left"):
+        run_learner(settings, server.url, tmp_path / "other", threading.Event())
+
+
+def test_a_network_that_the_disk_does_not_take_is_an_error_of_the_system(tmp_path, monkeypatch):
+    """Safetensors has an error of its own for it."""
+
+    def save(tensors, file):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(saving, "save_file", save)
+    with pytest.raises(OSError, match=r"a\.safetensors: .*No space left"):
+        saving.save_tensors({"weight": torch.zeros(1)}, tmp_path / "a.safetensors")
+
+
+def test_a_row_that_a_full_disk_cut_short_spoils_none_that_follows(tmp_path, monkeypatch):
+    metrics, write = Metrics(tmp_path, "learner", tensorboard=False), os.write
+    monkeypatch.setattr(os, "write", lambda file, content: write(file, content[:20]))
+    with pytest.raises(OSError, match="No space left"):
+        metrics.write(1, {"loss": 1.0})
+    monkeypatch.undo()
+    metrics.write(2, {"loss": 2.0})
+    metrics.write(3, {"loss": 3.0})
+    metrics.close()
+    assert [row["step"] for row in read_metrics(tmp_path, "learner")] == [2, 3]
 
 
 def test_metrics_are_one_json_object_per_line_also_for_what_json_cannot_say(tmp_path):

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ import numpy as np
 from apex_job import LONGEST_S, Job, address_of, alive, gone, processes_of, wait_for_updates, wait_until
 
 import replay_server as rs
+from replay_server.bench.result import machine
 from replay_server.jobs.job_server import ASIDE, JobServer, ReplaySaver, saves_replay, snapshot_bytes
 from replay_server.rl.settings import ApexSettings
 
@@ -94,6 +96,20 @@ def test_job_whose_processes_were_all_killed_goes_on_with_the_replay_that_was_th
     end(resumed)
     assert re.search(r"replay of \d+ s ago in \S+/replay/replay\.snapshot \(\d+ [kM]?B\)", resumed.text)
     assert sorted(path.name for path in (resumed.run / "replay").iterdir()) == ["replay.snapshot"]
+
+
+def test_a_resumed_run_whose_server_dies_before_it_saved_goes_on_with_its_own_settings(start):
+    """What the server comes back with is of the session before, which had fewer actors."""
+    job = start(*SAVING)
+    wait_for_updates(job)
+    wait_for_snapshot(job)
+    end(job)
+    resumed = start("--resume", "--checkpoint-replay-every-s", "3600", "--actors", "2")
+    wait_for_updates(resumed)
+    os.kill(servers_of(resumed)[0], signal.SIGKILL)
+    resumed.wait_for(r"server ended \(-9: [\s\S]*server redis://\S+ \(process \d+\) with a replay of")
+    wait_for_updates(resumed)
+    end(resumed)
 
 
 def test_replay_is_saved_at_the_end_stays_beside_a_run_of_other_settings_and_is_not_saved_where_that_is_off(start):
@@ -187,18 +203,25 @@ def test_parts_that_are_stopped_for_a_while_or_killed_go_on(start):
     assert job.summary()["restarts"] == 1
 
 
+CARTPOLE = ("--env", "CartPole-v1", "--actors", "2", "--final-episodes", "0",
+            "--checkpoint-replay-every-s", "2", "--checkpoint-every-s", "2")  # fmt: skip
 PONG = ("--env", "ALE/Pong-v5", "--actors", "2", "--capacity", "50000", "--min-size-to-sample", "2000",
-        "--final-episodes", "0", "--eval-every-updates", "500", "--eval-episodes", "1")  # fmt: skip
-SAVE_EVERY_S, STOP_S = 20.0, 90.0
+        "--final-episodes", "0", "--eval-every-updates", "500", "--eval-episodes", "1",
+        "--checkpoint-replay-every-s", "20", "--checkpoint-every-s", "10")  # fmt: skip
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_pong_goes_on_after_each_process_was_stopped_for_90_s_and_killed_and_after_all_were(start):
-    """The whole round, in one run: what `docs/how-to/resume.md` promises."""
-    pytest.importorskip("ale_py")
-    pong = (*PONG, "--checkpoint-replay-every-s", str(SAVE_EVERY_S), "--checkpoint-every-s", "10")
-    job = start(settings=pong)
+@pytest.mark.parametrize(("settings", "stop_s"), [(CARTPOLE, 5.0), (PONG, 90.0)], ids=["cartpole", "pong"])
+def test_job_goes_on_after_each_process_was_stopped_and_killed_and_after_all_were(start, tmp_path, settings, stop_s):
+    """The whole round, in one run: what `docs/how-to/resume.md` promises.
+
+    What happened, with seconds, is written to outages-GAME.json, in the folder that REPLAY_RECORDS names, if any.
+    """
+    if settings is PONG:
+        pytest.importorskip("ale_py")
+    outages: list[dict[str, object]] = []
+    job = start(settings=settings)
     wait_for_updates(job)
 
     def running(part: str) -> int:
@@ -214,11 +237,12 @@ def test_pong_goes_on_after_each_process_was_stopped_for_90_s_and_killed_and_aft
     for part in ("actor-0", "evaluator", "learner", "server"):
         stopped = running(part)
         os.kill(stopped, signal.SIGSTOP)
-        time.sleep(STOP_S)
+        time.sleep(stop_s)
         os.kill(stopped, signal.SIGCONT)
         began = time.monotonic()
-        wait_for_updates(job)
-        print(f"{part} stopped for {STOP_S:g} s: 50 updates {time.monotonic() - began:.1f} s after it went on")
+        updates = wait_for_updates(job)
+        outages.append({"part": part, "stopped_s": stop_s, "until_50_updates_s": time.monotonic() - began,
+                        "updates": updates})  # fmt: skip
         assert running(part) == stopped
         assert "starting it again" not in job.text
     restarts = 0
@@ -227,10 +251,13 @@ def test_pong_goes_on_after_each_process_was_stopped_for_90_s_and_killed_and_aft
         os.kill(killed, signal.SIGKILL)
         began = time.monotonic()
         wait_until(lambda part=part, killed=killed: running(part) != killed)
-        wait_for_updates(job)
-        print(f"{part} killed: 50 updates within {time.monotonic() - began:.1f} s")
+        updates = wait_for_updates(job)
+        took_s = time.monotonic() - began
         with rs.Client(address_of(job), reconnect_timeout=LONGEST_S) as client:
-            assert client.info("apex")["size"] >= size
+            held = client.info("apex")["size"]
+        assert held >= size
+        outages.append({"part": part, "killed": True, "until_50_updates_s": took_s, "updates": updates,
+                        "replay_saved": size, "replay_after": held})  # fmt: skip
         restarts += 1
     size = wait_for_snapshot(job)
     processes = job.children()
@@ -239,12 +266,26 @@ def test_pong_goes_on_after_each_process_was_stopped_for_90_s_and_killed_and_aft
     job.process.wait()
     assert gone(processes)
     began = time.monotonic()
-    resumed = start("--resume", settings=pong)
-    assert int(resumed.wait_for(r"with a replay of (\d+) transitions")[1]) >= size
-    wait_for_updates(resumed, 1)
-    print(f"everything killed: an update within {time.monotonic() - began:.1f} s")
+    resumed = start("--resume", settings=settings)
+    held = int(resumed.wait_for(r"with a replay of (\d+) transitions")[1])
+    assert held >= size
+    updates = wait_for_updates(resumed, 1)
+    outages.append({"part": "all, resumed", "killed": True, "until_1_update_s": time.monotonic() - began,
+                    "updates": updates, "replay_saved": size, "replay_after": held})  # fmt: skip
     end(resumed)
     assert resumed.summary()["restarts"] >= restarts
+    rows = [json.loads(line) for line in (resumed.run / "metrics.jsonl").read_text().splitlines()]
+    record = {
+        "name": "outages",
+        "machine": machine(),
+        "settings": settings,
+        "outages": outages,
+        "evaluations": [row for row in rows if row["kind"] == "evaluation"],
+    }
+    folder = Path(os.environ.get("REPLAY_RECORDS") or tmp_path)
+    folder.mkdir(parents=True, exist_ok=True)
+    game = settings[1].rpartition("/")[2].partition("-")[0].lower()
+    (folder / f"outages-{game}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 # ---- the server of a job, and its snapshots --------------------------------------------------------------------------

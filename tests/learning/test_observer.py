@@ -137,6 +137,15 @@ def test_what_an_actor_left_that_is_gone_is_no_sign_of_life(client):
     assert observer.snapshot.actors[0].alive
 
 
+def test_a_drawing_that_fails_does_not_fail_the_run(tmp_path, capsys):
+    directory = RunDirectory(tmp_path / "run")
+    directory.create(SETTINGS)
+    directory.scores.write_text("transitions,mean,std\n100,20.0,1.0\n200,\n")  # cut short by a full disk
+    JobRecord(SETTINGS, directory).close("minutes", None)
+    assert json.loads(directory.summary.read_text())["ended_by"] == "minutes"
+    assert "scores.png is not drawn" in capsys.readouterr().out
+
+
 def test_who_joins_and_leaves_is_told_and_counted(client, tmp_path, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr("replay_server.jobs.observer.time.monotonic", lambda: now[0])

@@ -34,10 +34,11 @@ from replay_server.learner.metrics import read_metrics
 from replay_server.learner.replay_algorithms import make_learner
 from replay_server.learner.replay_learner import choose_device
 from replay_server.rl.environment_spec import environment_spec
+from replay_server.rl.folder_lock import alone_in
 from replay_server.rl.networks import make_network
 from replay_server.rl.run_directory import RunDirectory
 from replay_server.rl.settings import ApexSettings
-from replay_server.rl.shared_settings import OWN, SHARED, may_differ
+from replay_server.rl.shared_settings import OWN, SHARED, may_differ, settings_of_run
 
 PARTS = {"learner": main_learner, "actor": main_actor, "evaluator": main_evaluator}
 
@@ -53,6 +54,7 @@ READ_BY = {
     "value_limit": "LAE", "hidden": "LAE", "network": "LAE", "table": "LAE",
     "convolutions": "LAE", "initial_temperature": "L", "target_entropy": "L",
     "capacity": "LA", "min_size_to_sample": "LAE", "batch_size": "LA", "samples_per_insert": "LA",
+    "samples_per_insert_end": "L", "samples_per_insert_end_updates": "L",
     "compression": "LA", "push_every": "LA", "optimizer": "L", "learning_rate": "L", "learning_rate_end": "L",
     "learning_rate_decay_updates": "L", "optimizer_epsilon": "L", "rmsprop_decay": "L", "gradient_norm": "L",
     "target_update_every": "L", "target_mix": "L", "publish_every": "L", "pull_every_frames": "A", "precision": "L",
@@ -116,7 +118,8 @@ SMALL = {
     "env": "CartPole-v1", "profile": "cartpole", "actors": 1, "envs_per_actor": 2, "hidden": 16, "batch_size": 32,
     "min_size_to_sample": 100, "capacity": 1000, "n_step": 2, "push_every": 10, "learner_threads": 1,
     "eval_every_updates": 20, "eval_episodes": 1, "final_episodes": 1, "optimizer": "rmsprop",
-    "samples_per_insert": 8.0, "target_update_every": 5, "learning_rate_end": 1e-5, "learning_rate_decay_updates": 10,
+    "samples_per_insert": 8.0, "samples_per_insert_end": 4.0, "target_update_every": 5,
+    "learning_rate_end": 1e-5, "learning_rate_decay_updates": 10,
 }  # fmt: skip
 
 
@@ -360,6 +363,20 @@ def test_a_part_that_never_reached_its_server_leaves_no_run_directory(tmp_path, 
     lost.process.send_signal(signal.SIGTERM)
     assert lost.wait() == 130, lost.text
     assert not lost.run.exists()
+
+
+@pytest.mark.parametrize("part", ["learner", "evaluator"])
+def test_a_part_does_not_write_to_a_folder_where_another_process_is_at_work(start, server, tmp_path, part):
+    if part == "evaluator":
+        with rs.Client(server.url) as client:
+            wait_until(lambda: settings_of_run(client, {}) is not None, start("learner"))
+    folder = tmp_path / f"{part}-run"
+    folder.mkdir()
+    with alone_in(folder):
+        refused = start(part)
+        assert refused.wait() == 2
+    assert f"{folder}: another process is at work in it: end that, or give another --logdir" in refused.text
+    assert not (folder / "config.json").exists()
 
 
 def test_a_learner_counts_nothing_of_a_run_whose_table_was_dropped(start, server):

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from replay_server.jobs import giving_way  # noqa: E402
 from replay_server.jobs import plan as plan_module  # noqa: E402
 from replay_server.jobs.plan import actors_for, make_plan, transitions_an_update  # noqa: E402
+from replay_server.learner import execution_choice  # noqa: E402
 from replay_server.learner.execution_choice import Choice, Way  # noqa: E402
 from replay_server.rl.settings import ApexSettings  # noqa: E402
 
@@ -38,6 +39,8 @@ def test_there_are_as_many_actors_as_keep_up_with_the_learner(cores, acting_s, u
 def test_replay_ratio_says_how_much_is_acted_for_an_update():
     assert transitions_an_update(SETTINGS) == 4.0
     assert transitions_an_update(dataclasses.replace(SETTINGS, samples_per_insert=None)) == 0.0
+    two = dataclasses.replace(SETTINGS, samples_per_insert_end=2.0, samples_per_insert_end_updates=100)
+    assert [transitions_an_update(two, step) for step in (0, 99, 100)] == [4.0, 4.0, 16.0]
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
@@ -50,6 +53,27 @@ def test_the_machine_is_measured_by_a_process_of_its_own(env):
     assert plan.actors >= 1
     assert "a transition takes" in plan.told()
     assert plan.gives_way == giving_way.POSSIBLE
+
+
+def test_actors_are_as_many_as_the_later_replay_ratio_needs(monkeypatch):
+    """32 ms are acted for an update of 100 ms at first, and 128 ms later."""
+    found = Choice(Way(), 32, {str(Way()): 100.0})
+    monkeypatch.setattr(execution_choice, "choose_execution", lambda *_: found)
+    monkeypatch.setattr(plan_module, "transition_seconds", lambda _: 0.008)
+    monkeypatch.setattr(plan_module, "usable_cores", lambda: 2)
+    assert plan_module.measured_plan(SETTINGS).actors == 1
+    later = dataclasses.replace(SETTINGS, samples_per_insert_end=2.0, samples_per_insert_end_updates=100)
+    assert plan_module.measured_plan(later).actors == 2
+
+
+@pytest.mark.parametrize(("rows", "actors"), [(8, 1), (32, 2)])
+def test_actors_are_as_many_as_whole_batches_need_also_where_fewer_rows_were_timed(monkeypatch, rows, actors):
+    """For 32 rows 80 ms are acted. An update takes 200 ms where 8 rows take 50, and 50 ms where all 32 do."""
+    found = Choice(Way(), rows, {str(Way()): 50.0})
+    monkeypatch.setattr(execution_choice, "choose_execution", lambda *_: found)
+    monkeypatch.setattr(plan_module, "transition_seconds", lambda _: 0.02)
+    monkeypatch.setattr(plan_module, "usable_cores", lambda: 2)
+    assert plan_module.measured_plan(SETTINGS).actors == actors
 
 
 def test_a_number_of_actors_that_was_given_is_told_beside_what_was_measured():

@@ -76,7 +76,10 @@ def test_the_command_plays_each_job_once_and_draws_both_figures(
     content = json.loads((tmp_path / "found.json").read_text())
     rows = content["schedulers"]
     assert (rows["fixed-1"]["actors"], rows["fixed-3"]["actors"]) == (1.0, 3.0)
-    assert rows["fixed-1"]["cost"] < rows["fixed-3"]["cost"]
+    # How the costs compare depends on how fast this machine was; that each is its job's own does not.
+    for name in ("fixed-1", "fixed-3"):
+        (cell,) = (tmp_path / "cells").glob(f"{name}.seed=1.*.json")
+        assert rows[name]["cost"] == json.loads(cell.read_text())["cost"] > 0.0
     assert main(words) == 0
     assert "minutes left" not in capsys.readouterr().out
     figure = ["--figure", "9", "--scratch", scratch, "--tuned", tuned, "--plot", str(tmp_path / "nine.png")]

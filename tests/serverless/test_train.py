@@ -177,6 +177,13 @@ def test_a_password_is_not_written_down(tmp_path, capsys, signals):
     assert json.loads((tmp_path / "run" / "config.json").read_text())["server"] == "redis://127.0.0.1:1"
 
 
+def test_a_job_that_nohup_started_goes_on_ignoring_the_end_of_its_terminal(tmp_path, signals):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does before it starts a command
+    assert main_train([*SMALL, "--server", "redis://127.0.0.1:1", "--logdir", str(tmp_path / "run")]) == 5
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGTERM) not in (signal.SIG_IGN, signal.SIG_DFL)
+
+
 def test_interrupt_ends_functions_saves_a_checkpoint_and_clears_a_shared_server(tmp_path):
     run, output = tmp_path / "run", tmp_path / "output"
     with rs.Server() as server, rs.Client(server.url) as client:
