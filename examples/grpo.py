@@ -138,13 +138,12 @@ def run_worker(settings: Settings) -> None:
                 own = [lease for lease in leases if lease.group == group]
                 prompt = prompt_of(group, settings.seed)
                 answers, log_probs = generate(model, prompt, len(own))
-                for lease, answer, log_prob in zip(own, answers, log_probs, strict=True):
-                    reward = reward_of(prompt, answer)
-                    sample = {"prompt": prompt, "answer": answer, "log_probs": log_prob, "reward": reward}
-                    try:
-                        rollouts.submit(lease, sample)
-                    except rs.LeaseExpired:
-                        print(f"worker: group {group} was given to another worker", flush=True)
+                rewards = [reward_of(prompt, answer) for answer in answers]
+                samples = {"prompt": [prompt] * len(own), "answer": answers, "log_probs": log_probs, "reward": rewards}
+                try:
+                    rollouts.submit_samples(own, samples)
+                except rs.LeaseExpired as error:
+                    print(f"worker: {len(error.lost)} samples of group {group} were lost to other workers", flush=True)
 
 
 def loss_of(model: Model, batch: rs.RolloutBatch, settings: Settings) -> Tensor:

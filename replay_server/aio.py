@@ -134,6 +134,7 @@ class Client(Operations, Awaited):
             exponent(importance_sampling_exponent, beta), timeout, columns, replace, None, coded, details
         )
         shared = bool(self._options.shared_memory) and not coded and not writable
+        self._check_open()
 
         def draw(wanted: SampleOptions) -> Coroutine[Any, Any, Batch]:
             return wait(self._sample(name, batch_size, None, shared, wanted))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from .errors import LimitExceeded, SchemaError
+from .errors import SchemaError
 from .ragged import Ragged, Room
 from .shared_memory import Lease
 from .table import Column, Table
@@ -25,7 +25,7 @@ DETAIL = np.dtype([("priorities", "<f8"), ("times_sampled", "<u8"), ("ages", "<u
 
 
 def _detail(name: str, told: str) -> Any:
-    def read(batch: Batch) -> np.ndarray:
+    def read(batch: Detailed) -> np.ndarray:
         if batch.details is None:
             raise AttributeError(f"this batch has no {name}: ask for them with sample(…, details=True)", name=name)
         return batch.details[name]
@@ -33,8 +33,19 @@ def _detail(name: str, told: str) -> Any:
     return property(read, doc=told)
 
 
+class Detailed:
+    """What a batch tells of each item where it was asked for `details`: NumPy arrays, as the ids are."""
+
+    details: np.ndarray | None
+
+    priorities: ClassVar[np.ndarray] = _detail("priorities", "float64 (N,), raw, before the priority exponent.")
+    times_sampled: ClassVar[np.ndarray] = _detail("times_sampled", "uint64 (N,), this draw included.")
+    ages: ClassVar[np.ndarray] = _detail("ages", "uint64 (N,): items that entered the item's server after it.")
+    table_sizes: ClassVar[np.ndarray] = _detail("table_sizes", "uint64 (N,): items that the table held at the draw.")
+
+
 @dataclass(eq=False)
-class Batch:
+class Batch(Detailed):
     """N sampled items. The arrays belong to the caller.
 
     Columns of a `sampler`, and of a `Client(shared_memory=True)`, are read-only unless you ask for `writable=True`. On
@@ -68,11 +79,6 @@ class Batch:
     missing: tuple[int, ...] = ()
     details: np.ndarray | None = field(default=None, repr=False)
 
-    priorities: ClassVar[np.ndarray] = _detail("priorities", "float64 (N,), raw, before the priority exponent.")
-    times_sampled: ClassVar[np.ndarray] = _detail("times_sampled", "uint64 (N,), this draw included.")
-    ages: ClassVar[np.ndarray] = _detail("ages", "uint64 (N,): items that entered the item's server after it.")
-    table_sizes: ClassVar[np.ndarray] = _detail("table_sizes", "uint64 (N,): items that the table held at the draw.")
-
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -98,8 +104,14 @@ class Batch:
         return leaves_of(self.data)
 
     def torch(self) -> DeviceBatch:
-        """The batch as tensors over the same memory, on the CPU. Do not write to tensors over read-only columns. Needs
-        torch."""
+        """The batch as tensors over the same memory, on the CPU. Needs torch.
+
+        Torch knows no tensors that are read-only. Writing to one over columns in memory shared with a server ends the
+        process (SIGSEGV): sample with `writable=True` to write, or clone the tensor.
+
+        Raises:
+            SchemaError: a column holds bytes.
+        """
         return importlib.import_module(".torch", __package__).on_cpu(self)
 
     def to(self, device: Any) -> DeviceBatch:
@@ -121,6 +133,29 @@ class Batch:
         return [column for column in self.columns.values() if isinstance(column, Ragged)]
 
 
+def refuse_bytes(dtypes: Mapping[str, np.dtype[Any]], library: str) -> None:
+    """Raises SchemaError where a column, given by its path and dtype, holds bytes, which tensors cannot."""
+    for name, dtype in dtypes.items():
+        if dtype.kind == "S":
+            others = [other for other, kind in dtypes.items() if kind.kind != "S"]
+            raise SchemaError(
+                f"column {name!r} holds bytes ({dtype.str[1:]}), which {library} has no dtype for: leave it out with "
+                f"columns={others}"
+            )
+
+
+def dtypes_of(batch: Batch) -> dict[str, np.dtype[Any]]:
+    """The dtypes of a batch's columns, by path."""
+    return {
+        name: (column.values if isinstance(column, Ragged) else column).dtype for name, column in batch.columns.items()
+    }
+
+
+def chosen_dtypes(table: Table, columns: Iterable[str] | None) -> dict[str, np.dtype[Any]]:
+    """The dtypes of those columns of a table, by path. Raises SchemaError where there is no such column."""
+    return {name: table.columns[name].numpy_dtype for name in table.chosen(columns)}
+
+
 def _memory_of(column: Any) -> np.ndarray:
     return column.offsets if isinstance(column, Ragged) else column
 
@@ -140,10 +175,7 @@ def new_batch(
 
     Raises:
         SchemaError: the table has no such column.
-        LimitExceeded: count is negative.
     """
-    if count < 0:
-        raise LimitExceeded(f"expected a batch of at least 1 item, got {count}")
     names = table.chosen(columns)
     shown = table.columns
     arrays = {name: _new_column(shown[name], count, allocate) for name in names}
@@ -169,7 +201,7 @@ def _new_column(column: Column, count: int, allocate: Allocate) -> Any:
 
 def is_writable(wish: bool | None, out: Batch | None, shared_memory: bool | None) -> bool:
     """Whether `sample` gives columns that can be written to: as the caller chose, wherever the server is."""
-    return out is not None or (wish if wish is not None else shared_memory is not True)
+    return wish if wish is not None else out is not None or shared_memory is not True
 
 
 def read_only(batch: Batch) -> Batch:
@@ -191,8 +223,10 @@ def check_out(
     """Checks that a sample of `count` items can be received into `out`, which gets room for `details`, or loses them.
 
     Raises:
-        SchemaError: an array is missing, read-only, not C-contiguous, or of another dtype or shape.
+        SchemaError: it is no batch, or an array is missing, read-only, not C-contiguous, or of another dtype or shape.
     """
+    if not isinstance(out, Batch):
+        raise SchemaError(f"out must be a batch to receive into, such as sample returned, got {out!r:.200}")
     names, given = table.chosen(columns), out.columns
     if tuple(given) != names:
         raise SchemaError(f"out has the columns {', '.join(given)}; expected {', '.join(names)}")

@@ -18,7 +18,7 @@ from .batch import Batch, read_only
 from .buffer_arrays import AddPlan, Landing, SamplePlan, ids_of, new_ids, priorities_of
 from .buffer_files import load_table, save_table, snapshot_path, take_settings
 from .buffer_streams import BufferStreams
-from .checks import check_awaited, check_ids, check_timeout, check_version
+from .checks import check_awaited, check_batch_size, check_ids, check_reason, check_timeout, check_version
 from .codec import pack
 from .driver import at_once
 from .errors import ConnectionLost, ReplayError, SchemaError, TableClosed, Timeout, error_from_core, explain
@@ -27,8 +27,9 @@ from .options import SampleOptions, SamplerOptions, TableChanges, exponent
 from .process_bound import Staying
 from .sampler import Sampler
 from .selectors import RateLimiter, Selector
-from .table import Table, changes_map
+from .table import Table, changes_map, settings_told
 from .table_methods import TableMethods
+from .tree import names_of
 from .updater import Updater
 from .writer import check_in_flight
 
@@ -38,7 +39,7 @@ _MAX_PLANS = 64
 _INFO_FIELDS = (
     "size", "capacity", "bytes", "added", "sampled", "removed", "stale_updates", "stale_items", "updates_applied",
     "reserved_slots", "pinned_slots", "free_slots", "retired_slots", "item_bytes", "steps", "step_bytes", "streams",
-    "max_priority", "total_priority",
+    "max_priority", "total_priority", "unused", "disk_bytes", "cold_pages",
 )  # fmt: skip
 
 
@@ -132,7 +133,10 @@ class Buffer(TableMethods, Staying):
         return f"Buffer({self._table.name!r}, capacity={self._table.capacity})"
 
     def __len__(self) -> int:
-        return self.info()["size"]
+        core = ffi.new("struct table_info *")
+        with self._lock:
+            lib.table_info(self._core, core)
+        return core.size
 
     @property
     def name(self) -> str:
@@ -252,9 +256,10 @@ class Buffer(TableMethods, Staying):
         details: bool = False,
     ) -> Batch:
         """Draws a batch. See `replay_server.Client.sample`; `coded` is for what travels, and without effect here."""
+        check_batch_size(batch_size)
+        beta = exponent(importance_sampling_exponent, beta)
         if policy_version is not None:
             self._see_version(policy_version)
-        beta = exponent(importance_sampling_exponent, beta)
         batch = self._sample(batch_size, beta, timeout, out, columns, replace, details, None)
         return read_only(batch) if writable is False else batch
 
@@ -276,7 +281,8 @@ class Buffer(TableMethods, Staying):
         cancelled: threading.Event | None,
     ) -> Batch:
         timeout = check_timeout(timeout)
-        plan = self._plans.get(None if columns is None else tuple(columns)) or self._plan(columns)
+        chosen = None if columns is None else names_of(columns)
+        plan = self._plans.get(chosen) or self._plan(chosen)
         batch, landing = plan.landing(batch_size, out, details)
 
         def attempt() -> int:
@@ -318,9 +324,8 @@ class Buffer(TableMethods, Staying):
         self._drawing.clear()
         return status
 
-    def _plan(self, columns: Sequence[str] | None) -> SamplePlan:
+    def _plan(self, chosen: tuple[str, ...] | None) -> SamplePlan:
         """What a sample of those columns needs to know, kept for the next one."""
-        chosen = None if columns is None else tuple(columns)
         plan = SamplePlan(self._table, chosen)
         if len(self._plans) >= _MAX_PLANS:
             self._plans.clear()
@@ -377,7 +382,11 @@ class Buffer(TableMethods, Staying):
             self._notify()
         return int(count)
 
+    def _check_against_table(self, check: Callable[[Table], object]) -> None:
+        check(self._table)
+
     def _sampler(self, options: SamplerOptions) -> Sampler:
+        self._table.chosen(options.sample.columns)
         cancelled = threading.Event()
 
         def cancel() -> None:
@@ -399,7 +408,7 @@ class Buffer(TableMethods, Staying):
 
     def close_table(self, reason: str | None = None) -> None:
         """Ends the table's data; who waits in other threads is told at once. See `replay_server.Client.close_table`."""
-        given = (reason or "").encode()
+        given = (check_reason(reason) or "").encode()
         with self._lock:
             self._check(lib.table_close(self._core, given, len(given), self._error))
             self._changed.notify_all()
@@ -429,11 +438,11 @@ class Buffer(TableMethods, Staying):
             self._changed.notify_all()
 
     def info(self) -> dict[str, Any]:
-        """Counters and state. See `replay_server.Client.info`."""
+        """Counters and state. See `replay_server.Client.info`. A server's `shard` and `incarnation` are not there."""
         core = ffi.new("struct table_info *")
         with self._lock:
             lib.table_info(self._core, core)
-            fields = {name: getattr(core, name) for name in _INFO_FIELDS}
+            fields = {**settings_told(self._table), **{name: getattr(core, name) for name in _INFO_FIELDS}}
             seen = core.newest_version
             counts = ffi.new("uint64_t[]", lib.TABLE_PRIORITY_BUCKETS)
             lib.table_priorities(self._core, counts)
@@ -474,7 +483,7 @@ class Buffer(TableMethods, Staying):
             self._waited(self._watching, f"wait for items of {self._table.name!r}", timeout, attempt)
         return core.added, core.size
 
-    def checkpoint(self, name: str | None = None) -> str:
+    def checkpoint(self, name: str | os.PathLike[str] | None = None) -> str:
         """Saves the table as it is now, while other threads keep using it; returns when the file is on the disk.
 
         A server's snapshots have the same format: `restore` reads both (docs/snapshot.md).
@@ -496,7 +505,7 @@ class Buffer(TableMethods, Staying):
             save_table(self, folder, file)
         return path
 
-    def restore(self, name: str) -> list[str]:
+    def restore(self, name: str | os.PathLike[str]) -> list[str]:
         """Puts the table of a snapshot in the place of this one: items, ids, priorities, order, counters.
 
         All of it is read and checked first; a damaged file changes nothing. Signature and capacity must be the same;

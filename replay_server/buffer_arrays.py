@@ -118,7 +118,7 @@ class SamplePlan:
         if out is None:
             batch = new_batch(self.table, count, self.chosen, details=details)
         else:
-            batch, known = out, out.landing
+            batch, known = out, getattr(out, "landing", None)
             if known is not None and known.fits(self, count, out, details):
                 return out, known
             check_out(out, self.table, count, self.chosen, details)

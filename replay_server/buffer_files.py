@@ -19,7 +19,7 @@ _SLICE_US = 1000
 _SUFFIX = ".snapshot"
 
 
-def snapshot_path(name: str | None) -> str:
+def snapshot_path(name: str | os.PathLike[str] | None) -> str:
     """The path of a snapshot; None: of a new one, named by the time."""
     if name is None:
         now = datetime.now(timezone.utc)

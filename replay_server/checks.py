@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from .dtypes import bits_of_tensor
-from .errors import PriorityError, ReplayError, SchemaError
+from .errors import LimitExceeded, PriorityError, ReplayError, SchemaError
+from .selectors import is_whole
 from .table import Column, Table
 
 
@@ -160,19 +161,69 @@ def check_timeout(timeout: float | None) -> float | None:
     """Seconds to wait as every clock can count them; None = for ever, which infinity and three years are too.
 
     Raises:
-        ValueError: it is negative or NaN.
+        ValueError: it is negative, NaN, or no number.
     """
     if timeout is None:
         return None
-    if not timeout >= 0:
+    try:
+        valid = timeout >= 0
+    except TypeError:
+        valid = False
+    if not valid:
         raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout!r}")
     return None if timeout >= _FOR_EVER_S else timeout
+
+
+MOST_SAMPLED = 1 << 20
+"""Items of a sample."""
+
+
+def check_batch_size(batch_size: int) -> None:
+    """Checks how many items a sample is of.
+
+    Raises:
+        ValueError: fewer than 1.
+        LimitExceeded: more than any table gives at once.
+    """
+    check_count(batch_size, "batch_size", 1)
+    if batch_size > MOST_SAMPLED:
+        raise LimitExceeded(f"expected at most {MOST_SAMPLED} items at once, got {batch_size}")
+
+
+def check_reason(reason: str | None) -> str | None:
+    """Raises ValueError unless it is a text or None."""
+    if reason is not None and not isinstance(reason, str):
+        raise ValueError(f"reason must be a line of text or None, got {reason!r}")
+    return reason
 
 
 def check_awaited(since: int | None, size: int | None) -> None:
     """Raises ValueError unless one of both says what is waited for."""
     if (since is None) == (size is None):
         raise ValueError("expected either since or size, got " + ("neither" if since is None else "both"))
+
+
+def check_count(value: Any, name: str, least: int, of: str = "") -> None:
+    """Raises ValueError unless it is a whole number of at least `least`; `of`: what it counts."""
+    if not is_whole(value):
+        raise ValueError(f"{name} must be a whole number of at least {least}{of}, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}{of}, got {value!r}")
+
+
+def check_exponent(exponent: Any) -> float:
+    """An importance-sampling exponent β.
+
+    Raises:
+        ValueError: it is no number from 0 to 100.
+    """
+    try:
+        number = -1.0 if isinstance(exponent, str | bytes) else float(exponent)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last: torch's, of a tensor with several
+        number = -1.0
+    if not 0 <= number <= 100:
+        raise ValueError(f"importance_sampling_exponent (beta) must be a number from 0 to 100, got {exponent!r}")
+    return number
 
 
 def check_version(policy_version: int) -> int:

@@ -178,6 +178,8 @@ _SETTINGS: tuple[tuple[str, str | tuple[str, ...], str], ...] = (
     ("dpdk-memory", "BYTES", "for packets, e.g. 512mb"),
     ("dpdk-eal", "ARGUMENTS", "more arguments for DPDK's EAL, in one string"),
     ("dpdk-offloads", "NAMES", "work of the device: auto (all that it can, the default), none, or names"),
+    ("dpdk-queues", "N", "servers on the device, each with a queue pair and a processor (default 1)"),
+    ("dpdk-queue", "I", "this one's, from 0; the server with 0 owns the device"),
     ("fstack-config", "FILE", "F-Stack's config.ini (default: made from the options above)"),
     ("tls-port", "P", "port for TLS (rediss://) beside --port; 0 = any free one"),
     ("tls-cert-file", "FILE", "the server's certificate, PEM"),

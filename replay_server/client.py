@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -15,6 +15,7 @@ from .cluster_address import is_cluster_url
 from .connection import Address
 from .connection_pool import BlockingPool
 from .driver import Blocking, Operation, run
+from .errors import SchemaError
 from .n_step_writer import NStepWriter, VectorNStepWriter
 from .operations import Operations, TableOperations, written_of
 from .options import ClientOptions, SampleOptions, SamplerOptions, exponent
@@ -62,9 +63,10 @@ class Client(Operations, Blocking):
 
     A client can be pickled, and so can its handles (`client["atari"]`), for processes that were spawned, Ray's tasks
     and the workers of a `DataLoader`. The pickle has the URL and the settings. The process that unpickles the client
-    reads the password from its own variable or file; a password in the URL is in the pickle only with
-    `pickle_password=True`. A forked child may keep using its parent's client: it connects anew. A client without
-    references closes its connections.
+    reads the password from its own variable or file. A password in the URL, such as that of
+    `rs.Server(password=…).url`, is left out of the pickle unless `pickle_password=True`: unpickling takes that of the
+    variable, and raises ValueError where the variable is not set. A forked child may keep using its parent's client:
+    it connects anew. A client without references closes its connections.
 
     Raises:
         ValueError: the URL is malformed, or the file cannot be read. (Connecting happens with the first command.)
@@ -210,13 +212,28 @@ class Client(Operations, Blocking):
             in_flight: requests under way at once, over all workers, each on a connection of its own; None: one for each
                 worker. More than one fill a link with a long round trip; the server may then draw them in another
                 order.
+
+        Raises:
+            ValueError: a number is out of range.
+            SchemaError: the table has no such column; where `columns` are given, it is looked up.
+            ConnectionLost: the client is closed.
         """
         sample = SampleOptions(
             exponent(importance_sampling_exponent, beta), timeout, columns, replace, None, coded, details
         )
         return self._sampler(name, SamplerOptions(batch_size, prefetch, sample, writable, allocate, workers, in_flight))
 
+    def _check_against_table(self, name: str, check: Callable[[Table], object]) -> None:
+        """Checks something against a table as it is known, and again where it was made anew since."""
+        try:
+            check(run(self._known(name)).table)
+        except SchemaError:
+            check(run(self._look_up(name)).table)
+
     def _sampler(self, name: str, options: SamplerOptions) -> Sampler:
+        self._check_open()
+        if (columns := options.sample.columns) is not None:
+            self._check_against_table(name, lambda table: table.chosen(columns))
         shares = self._options.shared_memory is not False
         source = Client(self.url, **{**asdict(self._options), "shared_memory": shares})
         shared = shares and not options.sample.coded and not options.writable
@@ -253,6 +270,9 @@ class TableHandle(TableOperations, TableMethods, Blocking):
 
     def _written(self, kinds: tuple[type, type], environments: int | None, *options: Any) -> Any:
         return run(self._client._written(kinds, self.name, environments, *options))
+
+    def _check_against_table(self, check: Callable[[Table], object]) -> None:
+        self._client._check_against_table(self.name, check)
 
     def _sampler(self, options: SamplerOptions) -> Sampler:
         return self._client._sampler(self.name, options)

@@ -252,12 +252,12 @@ def decode_arrays(blob: Buffer) -> dict[str, np.ndarray]:
         start += -start % _ALIGNMENT
         arrays = {}
         for name, (dtype_name, shape, offset) in header.items():
-            dtype = np.dtype(dtype_name)
+            dtype = np.dtype(dtype_name)  # a SyntaxError of some names, such as "<,i8"
             if dtype.kind not in "biuf" or not all(isinstance(n, int) and n >= 0 for n in [*shape, offset]):
                 raise ValueError(f"array {name!r} is {dtype_name!r} of shape {shape!r} at {offset!r}")
             count = int(np.prod(shape, dtype=object))
             flat = np.frombuffer(view, dtype, count, start + offset) if count else np.empty(0, dtype)
             arrays[name] = flat.reshape(shape)
         return arrays
-    except (ValueError, TypeError, AttributeError, struct.error, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, AttributeError, SyntaxError, struct.error, msgpack.UnpackException) as error:
         raise SchemaError(f"expected named arrays as publish_weights sends them: {error}") from error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -16,7 +17,7 @@ import numpy as np
 
 from .batch import Batch
 from .batch_replies import batch_reading, coded_reading
-from .checks import check_awaited, check_ids, check_priorities, check_timeout, check_version
+from .checks import check_awaited, check_ids, check_priorities, check_reason, check_timeout, check_version
 from .codec import (
     Argument,
     Blob,
@@ -275,7 +276,8 @@ def close_table(name: str, reason: str | None = None) -> Command[None]:
     Raises:
         TableNotFound: there is none.
     """
-    arguments = ("REPLAY.CLOSETABLE", name, *(() if reason is None else (reason,)))
+    told = check_reason(reason)
+    arguments = ("REPLAY.CLOSETABLE", name, *(() if told is None else (told,)))
     return plain(f"close of {name!r}", arguments, _nothing, True)
 
 
@@ -316,27 +318,28 @@ def configure(
     return plain(f"configuration of {name!r}", ("REPLAY.CONFIG", name, packed), _nothing, True, wait_s=None)
 
 
-def checkpoint(name: str | None = None) -> Command[str]:
+def checkpoint(name: str | os.PathLike[str] | None = None) -> Command[str]:
     """Saves all tables as they are now, while everyone else is served; returns when the file is on the disk.
 
     Args:
-        name: of the file in the server's directory, which is replaced if it exists; ".snapshot" is added if it does not
-            end so. None: a new one named by the time; of those the server keeps the newest few (setting snapshot-keep).
+        name: of the file in the server's directory, no path; the file is replaced if it exists, and ".snapshot" is
+            added if it does not end so. None: a new one named by the time; of those the server keeps the newest few
+            (setting snapshot-keep).
 
     Returns:
         The path of the file on the server's machine.
 
     Raises:
-        ServerError: it could not be written; an older file of that name is unchanged.
+        ServerError: the name is a path, or the file could not be written; an older one of that name is unchanged.
         LimitExceeded: the tables changed faster than the disk took the snapshot, or there are as many files of
             given names as there may be (setting snapshot-named-limit).
     """
     # The reply comes when the file is on the disk; saving again does no harm.
-    arguments = ("REPLAY.SAVE",) if name is None else ("REPLAY.SAVE", name)
+    arguments = ("REPLAY.SAVE",) if name is None else ("REPLAY.SAVE", os.fspath(name))
     return replace(plain("checkpoint", arguments, _text, True), wait_s=None)
 
 
-def restore(name: str) -> Command[list[str]]:
+def restore(name: str | os.PathLike[str]) -> Command[list[str]]:
     """Replaces tables by those of the same names in a snapshot; other tables stay.
 
     All of it is read and checked first, while everyone is served; a damaged file changes nothing. A table here must
@@ -344,19 +347,21 @@ def restore(name: str) -> Command[list[str]]:
     snapshot are valid again. A client that waits at a replaced table is served by the new one.
 
     Args:
-        name: of the file in the server's directory; ".snapshot" is added if it does not end so.
+        name: of the file in the server's directory, no path; ".snapshot" is added if it does not end so.
 
     Returns:
         Lines that say what was restored, and which limits differ from those saved.
 
     Raises:
-        ServerError: the file is damaged or cut short; the message names the place.
+        ServerError: the name is a path, or there is no such file; or it is damaged or cut short, and the message names
+            the place.
     """
+    file = os.fspath(name)
 
     def convert(lines: Any) -> list[str]:
         return [_text(line) for line in lines]
 
-    return replace(plain(f"restore of {name!r}", ("REPLAY.RESTORE", name), convert, False), wait_s=None)
+    return replace(plain(f"restore of {file!r}", ("REPLAY.RESTORE", file), convert, False), wait_s=None)
 
 
 _INFO_NUMBERS = ("max_priority", "total_priority")

@@ -233,6 +233,17 @@ def url_with_password(url: str, password: str | None) -> str:
     return f"{scheme}://:{quote(password, safe='')}@{rest}"
 
 
+def url_without_password(url: str) -> str:
+    """A URL without its password, before the host or among a unix socket's options. A user stays."""
+    scheme, _, rest = url.partition("://")
+    netloc = urlsplit(url).netloc
+    login, _, place = netloc.rpartition("@")
+    user = login.partition(":")[0]
+    path, mark, query = rest[len(netloc) :].partition("?")
+    options = [option for option in query.split("&") if unquote(option.partition("=")[0]) != "password"]
+    return f"{scheme}://{user}{'@' if user else ''}{place}{path}{mark if any(options) else ''}{'&'.join(options)}"
+
+
 def set_options(connected: socket.socket) -> None:
     """Small requests leave at once, and a host that vanished is noticed within a minute even by an endless wait."""
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -42,8 +42,9 @@ def dtype_name(given: Any) -> str:
     if name == "bfloat16":  # which NumPy alone does not know
         return name
     try:
-        kind = np.dtype(name if str(given).startswith("torch.") else given)
-    except TypeError as error:
+        # NumPy takes None for float64, but not its name.
+        kind = np.dtype(name if given is None or str(given).startswith("torch.") else given)
+    except (TypeError, ValueError, SyntaxError) as error:
         raise SchemaError(f"a column's dtype must be one of {_EXPECTED}, got {given!r}") from error
     if kind.name == "bfloat16":
         return kind.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -67,8 +68,10 @@ class ServerError(ReplayError, RuntimeError):
 
 class NotPrimary(ServerError):
     """The server is a replica, became one under a call that waited, or is a primary whose place another one has taken.
+    Or it is a shard that sends its client to another server (`code` "MOVED").
 
-    It has done nothing. A client whose URL names several hosts looks for the primary itself, for `reconnect_timeout`.
+    It has done nothing. A client whose URL names several hosts looks for the primary itself, for `reconnect_timeout`;
+    so does a client of a cluster, if another server has a shard's number.
     """
 
 
@@ -79,9 +82,16 @@ class StaleVersion(ServerError):
 class LeaseExpired(ServerError):
     """The lease of a sample is another worker's by now, or its batch was trained on. Nothing of that lease was changed.
 
-    `put_columns` has stored what came with its other leases. A repeated call whose reply was lost raises it too, if the
-    batch was trained on meanwhile: then the sample or the columns were used.
+    `submit_samples` and `put_columns` have stored what came with their other leases. A repeated call whose reply was
+    lost raises it too, if the batch was trained on meanwhile: then the sample or the columns were used.
+
+    Attributes:
+        lost: the leases that were lost, of a call that submits or puts; else empty.
     """
+
+    def __init__(self, message: str, code: str = "LEASEEXPIRED", lost: Sequence[Any] = ()) -> None:
+        super().__init__(message, code)
+        self.lost = list(lost)
 
 
 class BatchNotTaken(ServerError):
@@ -120,7 +130,7 @@ def error_from_reply(text: str) -> ReplayError:
         return LeaseExpired(sentence, code)
     if code == "NOTTAKEN":
         return BatchNotTaken(sentence, code)
-    if code == "READONLY" or (code == "UNBLOCKED" and "instance state changed" in sentence):
+    if code in ("READONLY", "MOVED") or (code == "UNBLOCKED" and "instance state changed" in sentence):
         return NotPrimary(text, code)
     kind = _BY_CODE.get(code)
     if kind is not None:

@@ -20,13 +20,13 @@ import numpy as np
 from . import commands, gradients
 from .batch import Batch, check_out, is_writable, new_batch, read_only
 from .batch_replies import codes
-from .checks import check_columns, check_ids, check_priorities
+from .checks import check_batch_size, check_columns, check_ids, check_priorities
 from .client_streams import ClientStreams
 from .commands import Command, ServedTable
-from .connection import PASSWORD_VARIABLE, Address
+from .connection import PASSWORD_VARIABLE, Address, url_without_password
 from .connection_pool import ConnectionPool
 from .driver import Operation, Written, operation
-from .errors import ReplayError, SchemaError, TableNotFound
+from .errors import ConnectionLost, ReplayError, SchemaError, TableNotFound
 from .lost_calls import answered
 from .n_step_writer import make_writer
 from .options import ClientOptions, SampleOptions, exponent
@@ -54,6 +54,17 @@ def told_as(written: Any, other: Any, parameters: Callable[[list[inspect.Paramet
     written.__doc__ = other.__doc__
     written.__signature__ = signature.replace(parameters=parameters(list(signature.parameters.values())))
     return written
+
+
+def _unpickled(kind: Callable[..., T], url: str, options: dict[str, Any]) -> T:
+    """A client whose URL had a password, which its pickle has not."""
+    if not os.environ.get(PASSWORD_VARIABLE):
+        raise ValueError(
+            f"a client of {url} was pickled without the password of its URL, and this process has no other: set the "
+            f"variable {PASSWORD_VARIABLE} here, which processes that are spawned inherit; or pickle a client with "
+            "password_file=… or pickle_password=True"
+        )
+    return kind(url, **options)
 
 
 class Operations(Written):
@@ -86,14 +97,10 @@ class Operations(Written):
         self._pool = self._new_pool(self._address, self._options)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        options = asdict(self._options)
         if self._address.has_password_in_url and not self._options.pickle_password:
-            raise TypeError(
-                f"expected a client whose password may be pickled, got one of {self._address} with a password in its "
-                f"URL, which the pickle would contain. Leave it out of the URL, and set the variable "
-                f"{PASSWORD_VARIABLE} or give password_file=… (the pickle then has only the file's name); or allow it: "
-                "Client(url, pickle_password=True)"
-            )
-        return functools.partial(type(self), self.url, **asdict(self._options)), ()
+            return _unpickled, (type(self), url_without_password(self.url), options)
+        return functools.partial(type(self), self.url, **options), ()
 
     def __copy__(self) -> Any:
         return type(self)(self.url, **asdict(self._options))
@@ -115,6 +122,11 @@ class Operations(Written):
     @staticmethod
     def _new_pool(address: Address, options: ClientOptions) -> ConnectionPool[Any]:
         raise NotImplementedError
+
+    def _check_open(self) -> None:
+        """Raises ConnectionLost where the client is closed."""
+        if self._pool.closed:
+            raise ConnectionLost(f"the client of {self._address} is closed")
 
     def _redis_options(self) -> dict[str, Any]:
         """What a redis-py client of the same server is made with, beside the URL."""
@@ -272,21 +284,24 @@ class Operations(Written):
                 expanded here. None: if the server is on another host, or the table is compressed. No effect if there
                 are no windows, or if they show so many steps that it would not pay.
             writable: whether the columns can be written to, which keeps them out of shared memory. None: yes, unless
-                the client was made with `shared_memory=True`.
+                the client was made with `shared_memory=True`. False with `out`: the batch returned has read-only
+                columns over the arrays of `out`, which stays as it is, to be given again.
             details: also tell each item's raw priority, how often it was sampled, its age, and the table's size:
                 `batch.priorities`, `.times_sampled`, `.ages`, `.table_sizes`, 32 bytes an item.
 
         Raises:
+            ValueError: `batch_size` is below 1, or β is not from 0 to 100.
             Timeout: sampling was not possible in time; `.reason` says why.
             TableClosed: the table is closed and has too few items for this batch.
             SchemaError: `out` or `columns` do not fit the table.
             LimitExceeded: no wait could admit the batch.
         """
+        check_batch_size(batch_size)
         options = SampleOptions(
             exponent(importance_sampling_exponent, beta), timeout, columns, replace, policy_version, coded, details
         )
         keeps = is_writable(writable, out, self._options.shared_memory)
-        shared = bool(self._options.shared_memory) and not keeps and not coded
+        shared = bool(self._options.shared_memory) and not keeps and not coded and out is None
         batch = yield from self._sample(name, batch_size, out, shared, options)
         return batch if keeps else read_only(batch)
 
@@ -387,11 +402,18 @@ class TableOperations(Written):
     reset = _of_table(Operations.reset)
 
     @operation
-    def checkpoint(self, name: str | None = None) -> Operation[str]:
-        """Saves all tables of the server, not this one alone; the file's path. See `Client.checkpoint`."""
+    def checkpoint(self, name: str | os.PathLike[str] | None = None) -> Operation[str]:
+        """Saves all tables of the server, where a `Buffer` saves its one; the path of the file on the server's machine.
+
+        `name` is of a file in the server's directory, where a `Buffer` takes any path. See `Client.checkpoint`.
+        """
         return written_of(self._client, Operations.checkpoint)(self._client, name)
 
     @operation
-    def restore(self, name: str) -> Operation[list[str]]:
-        """Restores all tables of a snapshot, not this one alone. See `replay_server.Client.restore`."""
+    def restore(self, name: str | os.PathLike[str]) -> Operation[list[str]]:
+        """Restores all tables of a snapshot, where a `Buffer` restores its one: the other tables of the server that are
+        in the snapshot lose what came after it, too.
+
+        `name` is of a file in the server's directory, where a `Buffer` takes any path. See `Client.restore`.
+        """
         return written_of(self._client, Operations.restore)(self._client, name)

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from .batch import Allocate
+from .checks import check_batch_size, check_count, check_exponent, check_timeout, check_version
 from .selectors import RateLimiter, Selector, one_of
+from .tree import names_of
 
 
 @dataclass(frozen=True)
@@ -36,14 +38,18 @@ def exponent(importance_sampling_exponent: float | None, beta: float | None) -> 
     """β under either of its names.
 
     Raises:
-        ValueError: it was given under both.
+        ValueError: it was given under both, or is not from 0 to 100.
     """
-    return one_of("importance_sampling_exponent", importance_sampling_exponent, "beta", beta, 0.4)
+    return check_exponent(one_of("importance_sampling_exponent", importance_sampling_exponent, "beta", beta, 0.4))
 
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """How a batch is drawn; see `replay_server.Client.sample`."""
+    """How a batch is drawn; see `replay_server.Client.sample`.
+
+    Raises:
+        SchemaError: the columns are no list of names.
+    """
 
     importance_sampling_exponent: float = 0.4
     timeout: float | None = None
@@ -53,13 +59,18 @@ class SampleOptions:
     coded: bool | None = None
     details: bool = False
 
+    def __post_init__(self) -> None:
+        if self.columns is not None:
+            object.__setattr__(self, "columns", names_of(self.columns))
+
 
 @dataclass(frozen=True)
 class SamplerOptions:
     """What a sampler draws, and how far ahead; see `replay_server.Client.sampler`.
 
     Raises:
-        ValueError: a number is below 1.
+        ValueError: a number is out of range, or `allocate` cannot be called.
+        LimitExceeded: `batch_size` is more than any table gives at once.
     """
 
     batch_size: int
@@ -71,16 +82,16 @@ class SamplerOptions:
     in_flight: int | None = None
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise ValueError(f"workers must be at least 1, got {self.workers}")
-        if self.in_flight is not None and self.in_flight < self.workers:
-            raise ValueError(
-                f"in_flight must be at least 1 request for each of the {self.workers} workers, got {self.in_flight}"
-            )
-        if self.prefetch < 1:
-            raise ValueError(f"prefetch must be at least 1 batch, got {self.prefetch}")
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
+        check_count(self.workers, "workers", 1)
+        if self.in_flight is not None:
+            check_count(self.in_flight, "in_flight", self.workers, " (one request for each worker)")
+        check_count(self.prefetch, "prefetch", 1, " batch")
+        check_batch_size(self.batch_size)
+        check_timeout(self.sample.timeout)
+        if self.sample.policy_version is not None:
+            check_version(self.sample.policy_version)
+        if not callable(self.allocate):
+            raise ValueError(f"allocate must be a function such as np.empty, got {self.allocate!r}")
 
     @property
     def requests(self) -> int:

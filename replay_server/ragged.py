@@ -18,6 +18,16 @@ _LONG_ROWS = 64
 """On average, from which on items are padded one by one; shorter ones all at once, by a mask."""
 
 
+def check_fill(fill: Any, dtype: np.dtype[Any]) -> None:
+    """Raises SchemaError where a column of integers or bools cannot hold `fill`."""
+    if dtype.kind not in "iub":
+        return
+    with np.errstate(invalid="ignore"):
+        held = np.asarray(fill).astype(dtype)
+    if (held != fill).any():
+        raise SchemaError(f"fill must be a value of {dtype}, got {fill!r}")
+
+
 class Room:
     """Memory that a ragged column is received into: int64 offsets, then the rows. It grows, and is used again."""
 
@@ -118,12 +128,13 @@ class Ragged:
         """The items as one array (N, length, *column.shape[1:]), each from the first row on.
 
         Args:
-            fill: what stands behind shorter items.
+            fill: what stands behind shorter items, a value of the column's dtype.
             length: rows; None: those of the longest item.
 
         Raises:
-            SchemaError: an item is longer.
+            SchemaError: an item is longer, or a column of integers or bools cannot hold `fill`.
         """
+        check_fill(fill, self.values.dtype)
         longest = int(self.lengths.max(initial=0))
         if length is not None and length < longest:
             raise SchemaError(f"expected a length of at least {longest} rows, the longest item's, got {length}")

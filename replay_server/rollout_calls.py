@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import msgpack
@@ -32,8 +33,8 @@ MOST_VERSION = 1 << 31
 LONGEST_LEASE_S = 30 * 86400.0
 CALL_BYTES = 16
 """Random ones, by which a call that leases is known."""
-_READ_SAMPLES = 16
-"""Of one command."""
+_READ_SAMPLES, _READ_SEGMENTS = 16, 256
+"""Of one command; the segments are of the samples of one."""
 
 
 class RolloutCalls(Written):
@@ -192,24 +193,35 @@ class RolloutCalls(Written):
         arguments = ("XREAD", "BLOCK", wait_ms, "STREAMS", stream, f"{changes}-0")
         yield from self._client._answer(plain(what, arguments, lambda value: None, True, wait_ms / 1000))
 
-    def _read_segments(self, what: str, place: int, count: int) -> Operation[list[tuple[int, bytes]] | None]:
-        """The version and the rows of each of so many segments; None where one is not there."""
-        if not count:
-            return []
-        key = f"{self._keys()[0]}:segments:{place // self._samples}"
-        told = yield from self._fields(what, key, [f"{place}:{number}" for number in range(count)])
-        return None if None in told else [tuple(msgpack.unpackb(segment)) for segment in told]
+    def _read_segments(
+        self, what: str, batch: int, counts: Mapping[int, int]
+    ) -> Operation[dict[int, list[tuple[int, bytes]]] | None]:
+        """The version and the rows of each segment of samples of a batch, place → how many; None where one is not
+        there."""
+        fields = [f"{place}:{number}" for place, count in counts.items() for number in range(count)]
+        key, told = f"{self._keys()[0]}:segments:{batch}", list[Any]()
+        for start in range(0, len(fields), _READ_SEGMENTS):
+            told += yield from self._fields(what, key, fields[start : start + _READ_SEGMENTS])
+            if None in told:
+                return None
+        segments = iter(told)
+        return {
+            place: [tuple(msgpack.unpackb(segment)) for segment in islice(segments, count)]
+            for place, count in counts.items()
+        }
 
     def _fields(self, what: str, key: str, fields: Sequence[str]) -> Operation[list[Any]]:
         command: Command[Any] = plain(what, ("HMGET", key, *fields), lambda value: value, True)
         return (yield from self._client._answer(command))
 
-    def _read(self, what: str, policy_version: int, chosen: bytes = b"") -> Operation[RolloutBatch | None]:
-        """The samples of a batch that was complete, group by group; None where one is no longer there."""
+    def _read(
+        self, what: str, policy_version: int, paths: Sequence[str], chosen: bytes = b""
+    ) -> Operation[RolloutBatch | None]:
+        """Columns of the samples of a batch that was complete, group by group; None where one is no longer there."""
         first = policy_version * self.groups_per_batch
         groups = sorted(map(int, chosen.split())) or range(first, first + self.groups_per_batch)
         places = [group * self.group_size + index for group in groups for index in range(self.group_size)]
-        if (found := (yield from self._read_places(what, places, tuple(self._table.columns)))) is None:
+        if (found := (yield from self._read_places(what, places, paths))) is None:
             return None
         data, versions, newest = found
         return RolloutBatch(policy_version, data, np.array(places) // self.group_size, versions, newest)
@@ -252,15 +264,19 @@ class RolloutCalls(Written):
                 return None
             for at, part in enumerate(rows, 1):
                 rows[part] += map(msgpack.unpackb, told[at * len(some) : (at + 1) * len(some)])
-            base = len(oldest)
-            for at, place in enumerate(some, base):
-                low, high, segments = _made_by(told[at - base])
-                if segments and needs_submitted:
-                    if (found := (yield from self._read_segments(what, place, segments))) is None:
-                        return None
-                    rows[SUBMITTED][at] = self._dataflow.grown(rows[SUBMITTED][at], [packed for _, packed in found])
+            base, counts = len(oldest), dict[int, int]()
+            for place, holder in zip(some, told[: len(some)], strict=True):
+                low, high, segments = _made_by(holder)
                 oldest.append(low)
                 newest.append(high)
+                if segments and needs_submitted:
+                    counts[place] = segments
+            if (found := (yield from self._read_segments(what, batch, counts))) is None:
+                return None
+            for at, place in enumerate(some, base):
+                if place in found:
+                    pieces = [packed for _, packed in found[place]]
+                    rows[SUBMITTED][at] = self._dataflow.grown(rows[SUBMITTED][at], pieces)
         data = shaped(self._table.signature, self._dataflow.stacked(rows, paths))
         return data, np.array(oldest, np.int64), np.array(newest, np.int64)
 

@@ -154,10 +154,7 @@ local function add_rows(of, from, columns)
 end
 
 local function too_many_bytes(bytes)
-    if bytes > {MOST_SAMPLE_BYTES} then
-        return redis.error_reply('LIMIT expected a sample of at most {MOST_SAMPLE_BYTES} bytes with its segments, got '
-            .. text(bytes) .. '; nothing was stored')
-    end
+    if bytes > {MOST_SAMPLE_BYTES} then return {{-3, bytes}} end
 end
 """
 
@@ -279,49 +276,54 @@ the task's number. Answer: as that of LEASE, without the version."""
 SUBMIT = Script(
     _SEGMENTS
     + """
-local place, holder, sample, columns, segments = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[6]), tonumber(ARGV[7])
-local batch = math.floor(tonumber(place) / batch_samples)
-if batch < version - max_delay then
-    return redis.error_reply('LEASEEXPIRED batch ' .. text(batch) .. ' has been trained on: if this call repeats one '
-        .. 'whose reply was lost, that one was done; else another worker had the lease. Nothing was changed')
+local samples, columns = tonumber(ARGV[2]), tonumber(ARGV[3])
+local width, lost, held = 5 + 2 * columns, {}, {}
+for number = 1, samples do
+    local at = 4 + (number - 1) * width
+    local place, holder, brought = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 3])
+    local batch = math.floor(tonumber(place) / batch_samples)
+    local key = KEYS[1] .. ':batch:' .. text(batch)
+    if batch < version - max_delay then
+        lost[#lost + 1] = -number
+    elseif redis.call('HGET', KEYS[3], place) == holder then
+        local before = segments_of(KEYS[1] .. ':segments:' .. text(batch), place)
+        local of, by = before or {count = 0, bytes = 0, rows = {}}, holder
+        local refusal = of.count ~= tonumber(ARGV[at + 4]) and {-4, of.count} or add_rows(of, at + 5, columns)
+        for column = 1, columns do
+            if not refusal and of.rows[column] == '-' then refusal = {-1, column - 1} end
+        end
+        refusal = refusal or before and too_many_bytes(of.bytes + #ARGV[at + 2])
+        if refusal then return {number - 1, unpack(refusal)} end
+        if before then
+            local oldest, newest = math.min(of.oldest, brought or of.oldest), math.max(of.newest, brought or of.newest)
+            by = holder .. text(oldest) .. ' ' .. text(newest) .. ' ' .. text(of.count)
+        end
+        held[#held + 1] = {at = at, key = key, by = by}
+    elseif string.sub(redis.call('HGET', key, place .. 'h') or '', 1, #holder) ~= holder then
+        lost[#lost + 1] = number
+    end
 end
-if redis.call('HGET', KEYS[3], place) == holder then
-    local key, by = KEYS[1] .. ':segments:' .. text(batch), holder
-    local before = segments_of(key, place)
-    local of = before or {count = 0, rows = {}}
-    if of.count ~= segments then return {-3, of.count} end
-    local refusal = add_rows(of, 8, columns)
-    for column = 1, columns do
-        if not refusal and of.rows[column] == '-' then refusal = {-1, column - 1} end
-    end
-    if refusal then return refusal end
-    if before then
-        refusal = too_many_bytes(of.bytes + #sample)
-        if refusal then return refusal end
-        local brought = tonumber(ARGV[5])
-        local oldest, newest = math.min(of.oldest, brought or of.oldest), math.max(of.newest, brought or of.newest)
-        by = holder .. text(oldest) .. ' ' .. text(newest) .. ' ' .. text(of.count)
-    end
-    redis.call('HSET', KEYS[7], place, sample, place .. 'h', by)
+for _, each in ipairs(held) do
+    local place = ARGV[each.at]
+    redis.call('HSET', each.key, place, ARGV[each.at + 2], place .. 'h', each.by)
     redis.call('HDEL', KEYS[3], place)
     redis.call('ZREM', KEYS[4], place)
-    redis.call('HDEL', KEYS[5], holder)
+    redis.call('HDEL', KEYS[5], ARGV[each.at + 1])
     redis.call('ZREM', KEYS[6], place)
-    if redis.call('HLEN', KEYS[7]) == 2 * batch_samples then to_wake[KEYS[2]] = 'changes' end
-    written(tonumber(place), 8 + 2 * columns)
-    wake_once()
-    return 1
+    if redis.call('HLEN', each.key) == 2 * batch_samples then to_wake[KEYS[2]] = 'changes' end
+    written(tonumber(place), 4 + samples * width)
 end
-if string.sub(redis.call('HGET', KEYS[7], place .. 'h') or '', 1, #holder) == holder then return 0 end
-return redis.error_reply('LEASEEXPIRED the lease was given back, or had expired and was given to another worker: '
-    .. 'drop this sample, and lease again. Nothing was changed')
+wake_once()
+return {-1, unpack(lost)}
 """
 )
-"""Keys: the rollouts, changes, leases, expiry, calls, free, the batch. Arguments: incarnation, place, holder, sample,
-the version that made its rows ("": it has none), how many ragged columns, how many segments its worker knows of, of
-each column its rows ("-": none came) and its max_length; and of each task that waits for it its number, the samples of
-its unit, and the parts that it waits for. Answer: 1; 0: it was there; -1 and which ragged column is missing; -2, which
-is too long, and its rows; or -3 and how many segments there are."""
+"""Keys: the rollouts, changes, leases, expiry, calls, free. Arguments: incarnation, how many samples, how many ragged
+columns; of each sample its place, holder, the sample, the version that made its rows ("": it has none), how many
+segments its worker knows of, and of each ragged column its rows ("-": none came) and its max_length; then of each task
+that waits for them its number, the samples of its unit, and the parts that it waits for. Answer: -1, and which of the
+samples were lost, from 1, with a minus if their batch was trained on; the others are stored, or were. Or nothing was
+changed: which sample is refused, from 0, and -1 and which ragged column is missing; -2, which is too long, and its
+rows; -3 and how many bytes it would have; or -4 and how many segments there are."""
 
 APPEND = Script(
     _SEGMENTS
@@ -358,7 +360,8 @@ return {1}
 )
 """Keys: the rollouts, changes, leases. Arguments: incarnation, place, holder, segment, the version that made it, how
 many ragged columns, number of the segment, of each column as SUBMIT. Answer: 1; 0: it
-was there; -1 and the number that is next; -2, which column is too long, and its rows."""
+was there; -1 and the number that is next; -2, which column is too long, and its rows; -3 and how many bytes the sample
+would have."""
 
 PUT = Script(
     """

@@ -24,6 +24,9 @@ from .tree import Leaves, shaped, tree_of
 
 SUBMITTED = ""
 """The part of the columns that are there when a sample is submitted."""
+PackedSample = tuple[bytes, tuple[int | str, ...]]
+"""As a sample travels: its values, and of each column that can grow how many rows come, "-" for none at all, and how
+many there may be."""
 MOST_TASKS = 16
 MOST_GROUP_SAMPLES = 4096
 """Of tasks with whole groups: one script stores what such a task made of a group."""
@@ -134,7 +137,7 @@ class Dataflow:
         return [path for path in self.columns_of(SUBMITTED) if self._table.columns[path].ragged]
 
     def _lengths(self, rows: Mapping[str, np.ndarray]) -> tuple[int | str, ...]:
-        """Of each column that can grow: how many rows come, "-" for none at all, and how many there may be."""
+        """The lengths of a `PackedSample`."""
         return tuple(
             part
             for path in self.growing
@@ -157,8 +160,8 @@ class Dataflow:
         values = {path: check_ragged(path, self._table.columns[path], [leaves[path]]).values for path in leaves}
         return pack({path: bytes(bytes_of(value)) for path, value in values.items()}), self._lengths(values)
 
-    def packed_sample(self, sample: Mapping[str, Any]) -> tuple[bytes, tuple[int | str, ...]]:
-        """The values of one submitted sample as they travel, and `_lengths`. Columns that grow may be left out.
+    def packed_sample(self, sample: Mapping[str, Any]) -> PackedSample:
+        """The values of one submitted sample, as `packed_samples`.
 
         Raises:
             SchemaError: they do not fit the signature.
@@ -171,13 +174,26 @@ class Dataflow:
             column = self._table.leaves.get(path)
             ragged = isinstance(column, Column) and column.ragged
             leaves[path] = value[None] if hasattr(value, "shape") and not ragged else [value]
+        return self.packed_samples(leaves, 1)[0]
+
+    def packed_samples(self, columns: Mapping[str, Any], count: int) -> list[PackedSample]:
+        """The values of so many submitted samples. Columns that grow may be left out.
+
+        Raises:
+            SchemaError: they do not fit the signature, or are of another number of samples.
+        """
+        if not isinstance(columns, Mapping):
+            raise SchemaError(f"expected a dict of columns for {self._table.name!r}, got {type(columns).__name__}")
+        leaves = Leaves(self._table.taken_apart(columns))
         brought = [path for path in self.growing if path in leaves]
         for path in self.growing:
             column = self._table.columns[path]
-            leaves.setdefault(path, [np.empty((0, *column.shape[1:]), column.numpy_dtype)])
-        columns = self._checked_columns(SUBMITTED, leaves)[1]
-        lengths = self._lengths({path: columns[path].values for path in brought})
-        return _packed_items(columns, 1)[0], lengths
+            leaves.setdefault(path, [np.empty((0, *column.shape[1:]), column.numpy_dtype)] * count)
+        rows, checked = self._checked_columns(SUBMITTED, leaves)
+        if rows != count:
+            raise SchemaError(f"expected the columns of {count} samples, got {rows}")
+        lengths = [self._lengths({path: checked[path][at] for path in brought}) for at in range(count)]
+        return list(zip(_packed_items(checked, count), lengths, strict=True))
 
     def packed_rows(self, task: str, columns: Mapping[str, Any], count: int) -> list[bytes]:
         """What a task writes of so many samples as it travels, one for each.

@@ -41,18 +41,22 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from . import rollout_scripts as scripts
 from .checks import check_timeout, check_version
-from .codec import pack
+from .codec import Argument, pack
 from .driver import Awaited, Blocking, Operation, operation
-from .errors import LeaseExpired, LimitExceeded, SchemaError
+from .errors import LeaseExpired, LimitExceeded, ReplayError, SchemaError
 from .rollout_batches import Lease, RolloutBatch, Segment, TaskBatch
 from .rollout_calls import CALL_BYTES, MOST_VERSION, RolloutCalls, seconds_of
 from .rollout_scripts import MOST_SAMPLE_BYTES
-from .rollout_tasks import SUBMITTED
+from .rollout_tasks import SUBMITTED, PackedSample
 from .selectors import check_whole
 
 _EXTENDED_LEASES = 256
+_MOST_SUBMITTED = 256
+"""Samples of a call: as many as one of `lease` returns."""
 _PUT_SAMPLES, _PUT_BYTES = 64, 4 << 20
 """Of one command; a group is not cut."""
 _LOOK_S = 5.0
@@ -139,12 +143,13 @@ class RolloutOperations(RolloutCalls):
         packed, lengths = self._dataflow.packed_segment(rows)
         what = f"append to sample {lease.index} of group {lease.group} of {self.name!r}"
         segment = pack([policy_version, packed])
-        self._check_bytes(segment)
+        self._check_bytes(len(segment))
         given = (lease.place, lease.holder, segment, policy_version, len(lengths) // 2, int(number), *lengths)
         told = yield from self._run(what, scripts.APPEND, self._leases_of(SUBMITTED), *given)
         if told[0] == -1:
             raise SchemaError(f"{what}: segment {told[1]} is next, got number {number}; nothing was stored")
-        self._check_length(what, told)
+        if told[0] < 0:
+            raise self._too_much(what, told)
 
     @operation
     def segments(self, lease: Lease) -> Operation[list[Segment]]:
@@ -155,10 +160,10 @@ class RolloutOperations(RolloutCalls):
         """
         self._check_lease(lease)
         what = f"segments of sample {lease.index} of group {lease.group} of {self.name!r}"
-        found = yield from self._read_segments(what, lease.place, lease.segments)
+        found = yield from self._read_segments(what, lease.batch, {lease.place: lease.segments})
         if found is None:
-            raise LeaseExpired(f"{what}: they are gone; drop this sample, and lease again", "LEASEEXPIRED")
-        return [Segment(version, self._dataflow.rows_of(rows)) for version, rows in found]
+            raise LeaseExpired(f"{what}: they are gone; drop this sample, and lease again")
+        return [Segment(version, self._dataflow.rows_of(rows)) for version, rows in found[lease.place]]
 
     @operation
     def submit(self, lease: Lease, sample: Mapping[str, Any], segments: int = 0) -> Operation[None]:
@@ -180,25 +185,65 @@ class RolloutOperations(RolloutCalls):
                 and the lease stays. After a lost reply the sample may be stored nonetheless: repeat the same call.
         """
         self._check_lease(lease)
-        check_whole(segments, "segments", 0)
-        keys = [*self._leases_of(SUBMITTED), self._batch_key(lease.batch)]
-        packed, lengths = self._dataflow.packed_sample(sample)
-        self._check_bytes(packed)
-        what = f"submission of sample {lease.index} of group {lease.group} to {self.name!r}"
-        made_by = lease.policy_version if any(rows not in (0, "-") for rows in lengths[::2]) else ""
-        given = (lease.place, lease.holder, packed, made_by, len(lengths) // 2, int(segments), *lengths)
-        told = yield from self._run(what, scripts.SUBMIT, keys, *given, *self._dataflow.followers[SUBMITTED])
-        if isinstance(told, list):
-            if told[0] == -1:
-                missing = self._dataflow.growing[told[1]]
-                raise SchemaError(f"{what}: no segment has this column; missing: {missing}; nothing was stored")
-            if told[0] == -3:
-                raise SchemaError(
-                    f"{what}: expected segments={told[1]}, as many as the sample has, got {segments}: append those "
-                    "that are lost, continue those of a former holder, or lease with drop_segments=True; nothing was "
-                    "stored"
+        packed = self._dataflow.packed_sample(sample)
+        what = self._submission_of(lease)
+        if lost := (yield from self._store(what, [lease], [packed], [segments])):
+            told = (
+                "the lease was given back, or had expired and was given to another worker: drop this sample, and lease "
+                "again"
+            )
+            if lost[0] < 0:
+                told = (
+                    f"batch {lease.batch} has been trained on: if this call repeats one whose reply was lost, that one "
+                    "was done; else another worker had the lease"
                 )
-            self._check_length(what, told)
+            raise LeaseExpired(f"{what}: {told}. Nothing was changed", lost=[lease])
+
+    @operation
+    def submit_samples(
+        self, leases: Sequence[Lease], columns: Mapping[str, Any], segments: Sequence[int] | None = None
+    ) -> Operation[None]:
+        """Stores the samples of several leases, such as those of a group, at once, and ends the leases. All are checked
+        before the first is stored. The first sample of a lease counts: a repeated call changes nothing.
+
+        Args:
+            leases: of `lease`, each once, of one group or of several; at most 256.
+            columns: name → values (N, *column.shape), or ragged ones of N samples, in the order of the leases, without
+                what tasks write. Columns of which every sample has segments may be left out.
+            segments: of each sample as `submit` takes it, N whole numbers; None: no sample has any.
+
+        Raises:
+            SchemaError: the columns do not fit the signature, a lease is named twice, or a sample has another number of
+                segments.
+            LimitExceeded: the samples have more than 32 MiB together, or one of them has with its segments; there are
+                more than 256; or the server's `maxmemory` is reached. After a lost reply they may be stored
+                nonetheless: repeat the same call.
+            Both change nothing, and all leases stay.
+            LeaseExpired: other workers have some of the leases by now, or their batch was trained on: the error's
+                `lost`. The other samples were stored.
+        """
+        given = list(leases)
+        if len(given) > _MOST_SUBMITTED:
+            raise LimitExceeded(
+                f"expected at most {_MOST_SUBMITTED} leases in a call, got {len(given)}; nothing was stored: use "
+                "several calls"
+            )
+        named: set[tuple[int, bytes]] = set()
+        for lease in given:
+            self._check_lease(lease)
+            if (lease.place, lease.holder) in named:
+                raise SchemaError(
+                    f"expected each lease once, got that of sample {lease.index} of group {lease.group} twice; nothing "
+                    "was stored"
+                )
+            named.add((lease.place, lease.holder))
+        counts = [0] * len(given) if segments is None else segments
+        if np.shape(counts) != (len(given),):
+            raise SchemaError(f"expected the number of segments of each of {len(given)} samples, got {segments!r:.200}")
+        what = f"submission of {len(given)} samples to {self.name!r}"
+        packed = self._dataflow.packed_samples(columns, len(given))
+        if lost := (yield from self._store(what, given, packed, counts)):
+            raise self._some_lost(what, [given[abs(number) - 1] for number in lost], len(given))
 
     @operation
     def take_samples(self, task: str, count: int, timeout: float | None = None) -> Operation[TaskBatch]:
@@ -292,12 +337,7 @@ class RolloutOperations(RolloutCalls):
             lost += [leases[at] for at in told]
             first = last
         if lost:
-            raise LeaseExpired(
-                f"{what}: {len(lost)} of {len(units)} leases had expired and gone to other workers, or their batches "
-                f"have been trained on, the first of them of sample {lost[0].index} of group {lost[0].group}; the "
-                "others are stored",
-                "LEASEEXPIRED",
-            )
+            raise self._some_lost(what, lost, len(units))
 
     @operation
     def renew(self, leases: Iterable[Lease], seconds: float | None = None) -> Operation[list[Lease]]:
@@ -315,7 +355,9 @@ class RolloutOperations(RolloutCalls):
         yield from self._extend("return", leases, "")
 
     @operation
-    def take(self, policy_version: int, timeout: float | None = None) -> Operation[RolloutBatch]:
+    def take(
+        self, policy_version: int, timeout: float | None = None, columns: Sequence[str] | None = None
+    ) -> Operation[RolloutBatch]:
         """Waits until all samples of a version's batch are there and every task is done with them, and returns them. It
         may be repeated: the batch stays until the next version is asked for.
 
@@ -326,14 +368,18 @@ class RolloutOperations(RolloutCalls):
         Args:
             policy_version: the learner's.
             timeout: seconds for the samples to come; None = for ever, 0 = not at all.
+            columns: only these, by their paths, such as "obs/image", or "obs" for all in it; None = all. The server
+                sends the submitted columns only if one of them is named, and likewise those of each task.
 
         Raises:
+            SchemaError: there is no such column; nothing was asked for.
             Timeout: not all samples are there, or tasks are not done with them; its `reason` says how many. What asking
                 says has been done.
             StaleVersion: that batch was trained on already.
             BatchNotTaken: the batch of the version before was not taken; nothing was changed.
         """
         policy_version, timeout = _version(policy_version), check_timeout(timeout)
+        paths = self._table.chosen(columns)
         what = f"take of batch {policy_version} of {self.name!r}"
         deadline = None if timeout is None else time.monotonic() + timeout
         before = policy_version - 1 - self.max_delay  # that of no version names keys that are never written
@@ -343,7 +389,7 @@ class RolloutOperations(RolloutCalls):
             complete, *told = yield from self._run(what, scripts.TAKE, keys, policy_version, self.first_version)
             changes, *told = told
             if complete:
-                if batch := (yield from self._read(what, policy_version, *told)):
+                if batch := (yield from self._read(what, policy_version, paths, *told)):
                     return batch
                 reason = f"batch {policy_version} was complete, but data of it is gone: evicted, deleted or lost"
             elif self.max_delay:
@@ -415,19 +461,59 @@ class RolloutOperations(RolloutCalls):
             got = f"one of task {lease.task!r}" if isinstance(lease, Lease) else type(lease).__name__
             raise TypeError(f"expected a Lease, one of those that lease() returns, got {got}")
 
-    def _check_bytes(self, packed: bytes) -> None:
-        if len(packed) > MOST_SAMPLE_BYTES:
-            raise LimitExceeded(f"expected a sample of at most {MOST_SAMPLE_BYTES} bytes, got {len(packed)}")
+    def _check_bytes(self, size_bytes: int, what: str = "a sample") -> None:
+        if size_bytes > MOST_SAMPLE_BYTES:
+            raise LimitExceeded(f"expected {what} of at most {MOST_SAMPLE_BYTES} bytes, got {size_bytes}")
 
-    def _check_length(self, what: str, told: Sequence[int]) -> None:
-        """Refuses what a script refused, since with the segments before it a column would be too long."""
+    def _too_much(self, what: str, told: Sequence[int]) -> ReplayError:
+        """The error for what a script refused, since with the segments before it there would be too much."""
         if told[0] == -2:
             path = self._dataflow.growing[told[1]]
             most = self._table.columns[path].max_length
-            raise SchemaError(
+            return SchemaError(
                 f"{what}: column {path!r} holds items of at most {most} rows (its max_length), got {told[2]} with the "
                 "segments; nothing was stored"
             )
+        return LimitExceeded(
+            f"{what}: expected a sample of at most {MOST_SAMPLE_BYTES} bytes with its segments, got {told[1]}; nothing "
+            "was stored"
+        )
+
+    def _submission_of(self, lease: Lease) -> str:
+        return f"submission of sample {lease.index} of group {lease.group} to {self.name!r}"
+
+    def _store(
+        self, what: str, leases: Sequence[Lease], packed: Sequence[PackedSample], segments: Sequence[int]
+    ) -> Operation[list[int]]:
+        """Submits samples in one script; which of them were lost, as the script tells it."""
+        given: list[Argument] = [len(leases), len(self._dataflow.growing)]
+        for lease, (sample, lengths), count in zip(leases, packed, segments, strict=True):
+            check_whole(count, "segments", 0)
+            made_by = lease.policy_version if any(rows not in (0, "-") for rows in lengths[::2]) else ""
+            given += lease.place, lease.holder, sample, made_by, int(count), *lengths
+        self._check_bytes(sum(len(sample) for sample, _ in packed), "a sample" if len(leases) == 1 else "samples")
+        followers = self._dataflow.followers[SUBMITTED]
+        first, *told = yield from self._run(what, scripts.SUBMIT, self._leases_of(SUBMITTED), *given, *followers)
+        if first < 0:
+            return told
+        what = self._submission_of(leases[first])
+        if told[0] == -1:
+            missing = self._dataflow.growing[told[1]]
+            raise SchemaError(f"{what}: no segment has this column; missing: {missing}; nothing was stored")
+        if told[0] == -4:
+            raise SchemaError(
+                f"{what}: expected segments={told[1]}, as many as the sample has, got {segments[first]}: append those "
+                "that are lost, continue those of a former holder, or lease with drop_segments=True; nothing was stored"
+            )
+        raise self._too_much(what, told)
+
+    def _some_lost(self, what: str, lost: list[Lease], count: int) -> LeaseExpired:
+        return LeaseExpired(
+            f"{what}: {len(lost)} of {count} leases had expired and gone to other workers, or were given back, or "
+            f"their batches have been trained on, the first of them of sample {lost[0].index} of group "
+            f"{lost[0].group}; the others are stored",
+            lost=lost,
+        )
 
 
 class Rollouts(RolloutOperations, Blocking):

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from .batch import Batch, BatchPool, read_only
+from .checks import check_exponent, check_version
 from .driver import Operation
 from .errors import ReplayError, SchemaError, TableClosed
 from .options import SampleOptions, SamplerOptions
@@ -58,23 +59,25 @@ class Annealed(Staying):
 
     @property
     def importance_sampling_exponent(self) -> float:
-        """β of batches drawn from now on; assign to anneal it."""
+        """β of batches drawn from now on; assign to anneal it. Raises ValueError, and stays as it was, where it is no
+        number from 0 to 100."""
         return self._feed.importance_sampling_exponent
 
     @importance_sampling_exponent.setter
     def importance_sampling_exponent(self, value: float) -> None:
-        self._feed.importance_sampling_exponent = value
+        self._feed.importance_sampling_exponent = check_exponent(value)
 
     beta = importance_sampling_exponent
 
     @property
     def policy_version(self) -> int | None:
-        """The caller's policy version, for batches drawn from now on; see `Client.sample`."""
+        """The caller's policy version, for batches drawn from now on; see `Client.sample`. Raises ValueError, and stays
+        as it was, where it is neither None nor a whole number of 64 bits."""
         return self._feed.policy_version
 
     @policy_version.setter
     def policy_version(self, value: int | None) -> None:
-        self._feed.policy_version = value
+        self._feed.policy_version = None if value is None else check_version(value)
 
     @property
     def table_closed(self) -> TableClosed | None:

@@ -145,8 +145,12 @@ def part_from_map(value: Any, kinds: dict[str, type[Any]], what: str) -> Any:
         raise SchemaError(f"{what} {kind!r} takes {names}; got {', '.join(fields) or 'none'}") from error
 
 
+def is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
 def check_whole(value: Any, name: str, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+    if not is_whole(value) or value < least:
         raise SchemaError(f"{name} must be a whole number of at least {least}, got {value!r}")
 
 
@@ -183,3 +187,13 @@ def limiter_map(limiter: RateLimiter) -> dict[str, Any]:
             if fields[name] == 0:
                 raise SchemaError(f"{name} must be above 0, got 0")
     return fields
+
+
+def part_told(fields: Mapping[str, Any]) -> str:
+    """A sampler, remover or rate limiter of a spec as REPLAY.INFO tells it."""
+    values = {name: value for name, value in fields.items() if name != "kind" and value is not True}
+    words = [
+        f"{name}={'false' if value is False else format(value, 'g' if isinstance(value, float) else '')}"
+        for name, value in values.items()
+    ]
+    return fields["kind"] + (f"({','.join(words)})" if words else "")

@@ -39,6 +39,7 @@ class SnapshotFile:
     Attributes:
         tables: how many.
         has_store: whether keys are in it, though perhaps none.
+        cut_ms: time of the cut, Unix milliseconds.
 
     Raises:
         ServerError: it is no such file, or of another version; the message names it.
@@ -54,7 +55,7 @@ class SnapshotFile:
         head = self._bytes[: _FILE.size + _CHECKSUM.size].tobytes()
         if head[:8] != _MAGIC or len(head) < _FILE.size + _CHECKSUM.size:
             raise self._damaged(0, "this is no snapshot")
-        _, version, self.tables, _, _, _, contents = _FILE.unpack_from(head)
+        _, version, self.tables, self.cut_ms, _, _, contents = _FILE.unpack_from(head)
         if not 1 <= version <= _VERSION:
             raise self._damaged(8, f"a snapshot of version {version}, this one reads versions 1 to {_VERSION}")
         if _CHECKSUM.unpack_from(head, _FILE.size) != (_checksum(head[: _FILE.size]),):

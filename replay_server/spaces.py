@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .errors import SchemaError
-from .table import Column, Window
+from .selectors import check_whole
+from .table import Column, Table, Window
 
 _OF_ONE_SHAPE = ("Box", "Discrete", "MultiBinary", "MultiDiscrete")
 _EXPECTED = "expected Box, Discrete, MultiBinary, MultiDiscrete, and Dict and Tuple of these"
@@ -28,7 +29,7 @@ def signature_of(env: Any, n_step: int | None = None) -> dict[str, Any]:
 
     Raises:
         SchemaError: a space has no fixed shape (Text, Sequence, Graph, OneOf), a key of a Dict cannot be a column's
-            name, or it is no environment.
+            name, a Dict or Tuple is empty, `n_step` is no whole number of at least 1, or it is no environment.
     """
     spaces = []
     for name in ("observation_space", "action_space"):
@@ -36,11 +37,16 @@ def signature_of(env: Any, n_step: int | None = None) -> dict[str, Any]:
         if space is None:
             raise SchemaError(f"expected a Gymnasium environment, which has an {name}, got {type(env).__name__}")
         spaces.append(space)
+    if n_step is not None:
+        check_whole(n_step, "n_step", 1)
     obs, action = _columns(spaces[0], "obs"), _columns(spaces[1], "action")
-    signature = {"obs": obs, "action": action, "reward": Column("float32")}
+    signature: dict[str, Any] = {"obs": obs, "action": action, "reward": Column("float32")}
     if n_step is None:
-        return {**signature, "next_obs": obs, "terminated": Column("bool")}
-    return {**signature, "next_obs": Window("obs", offset=n_step), "discount": Column("float32")}
+        signature |= {"next_obs": obs, "terminated": Column("bool")}
+    else:
+        signature |= {"next_obs": Window("obs", offset=n_step), "discount": Column("float32")}
+    Table("checked", 1, signature)  # refuses names that no column can have
+    return signature
 
 
 def _columns(space: Any, path: str) -> Any:

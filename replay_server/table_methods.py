@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -11,6 +11,7 @@ from .batch import Allocate
 from .n_step_writer import NStepWriter, VectorNStepWriter
 from .options import SampleOptions, SamplerOptions, exponent
 from .sampler import Sampler
+from .table import Table
 from .writer import VectorWriter, Writer
 
 
@@ -22,6 +23,10 @@ class TableMethods:
         raise NotImplementedError
 
     def _sampler(self, options: SamplerOptions) -> Sampler:
+        raise NotImplementedError
+
+    def _check_against_table(self, check: Callable[[Table], object]) -> None:
+        """Calls a check with the table, which raises SchemaError where something does not fit it."""
         raise NotImplementedError
 
     @overload
@@ -74,3 +79,14 @@ class TableMethods:
             exponent(importance_sampling_exponent, beta), timeout, columns, replace, None, coded, details
         )
         return self._sampler(SamplerOptions(batch_size, prefetch, sample, writable, allocate, workers, in_flight))
+
+
+def checked_handle(handle: Any) -> TableMethods:
+    """The holder of one table.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(handle, TableMethods):
+        raise TypeError(f'expected a table, client["atari"] or an rs.Buffer, got {handle!r:.200}')
+    return handle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -26,8 +27,9 @@ class PlainView:
             self.message(self._line(self._unshown))
 
     def message(self, text: str) -> None:
-        """Prints a line, now."""
-        print(text, file=self._stream, flush=True)
+        """Prints a line, now; nothing where the stream does not take it, such as a log on a full disk."""
+        with contextlib.suppress(OSError):
+            print(text, file=self._stream, flush=True)
 
     def show(self, state: Any) -> None:
         """Shows how things are, if it is time to."""

@@ -7,7 +7,8 @@ dict may not have these keys, and no key has a slash or is empty. The outermost 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import urllib.parse
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .errors import SchemaError
@@ -164,6 +165,28 @@ def _take_apart(tree: Any, data: Any, path: str, leaves: Leaves) -> None:
                 _take_apart(tree[place], part, f"{path}{place}{SEPARATOR}", leaves)
     else:
         leaves[path[:-1]] = data
+
+
+def name_of_key(key: Any) -> str:
+    """Any key as the name of a column, which has neither blanks nor slashes: percent-encoded."""
+    return urllib.parse.quote(str(key), safe="")
+
+
+def names_of(columns: Iterable[str]) -> tuple[str, ...]:
+    """The names of columns that a caller chose.
+
+    Raises:
+        SchemaError: it is one string, whose letters would be taken for names, or an iterator, which is read only once,
+            or something in it is no string.
+    """
+    if isinstance(columns, str | bytes):
+        raise SchemaError(f"columns must be a list of names, got the string {columns!r}: write [{columns!r}]")
+    if not isinstance(columns, Iterable) or isinstance(columns, Iterator):
+        raise SchemaError(f"columns must be a list of names, got {columns!r}")
+    names = tuple(columns)
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise SchemaError(f"columns must be a list of names, got {wrong[0]!r} in it")
+    return names
 
 
 def paths_under(names: Sequence[str], chosen: str) -> list[str]:

@@ -127,7 +127,8 @@ class VectorWriting(StepWriting):
         Args:
             step: column name → array (n, *column.shape), in the form of the signature: columns that windows look at,
                 and others of the items, to be taken by `create_items`. Fewer columns than the first append had mean a
-                final observation: what is missing is zero, and the next append begins a new episode.
+                final observation: what is missing is zero, and the next append begins a new episode. It has at least
+                one column that windows look at.
             mask: bool (n,), the environments that append; the rows of others are not looked at. None: all.
             final: bool or bool (n,): this step is the last of its episode. None: by the columns, as above.
 
@@ -376,6 +377,12 @@ class VectorWriting(StepWriting):
         last = np.full(self._count, bool(missing)) if final is None else self._per_environment("final", final, np.bool_)
         if missing and not last.all():
             raise SchemaError(f"only the final observation of an episode may lack columns: {missing[0]!r} is missing")
+        if missing and not any(name in given for name in self._table.step_columns):
+            expected = ", ".join(self._table.step_columns)
+            raise SchemaError(
+                f"the final observation of an episode must have a column that windows look at: expected some of "
+                f"{expected}, got {', '.join(given) or 'no columns'}; end_episode() ends an episode without one"
+            )
         return last
 
     def _new_columns(self, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

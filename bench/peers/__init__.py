@@ -24,12 +24,15 @@ from replay_server.bench.peers.systems import SYSTEMS
 from replay_server.bench.peers.table import is_own, markdown, rows
 
 MADE_HERE = [name for name, environment in ENVIRONMENTS.items() if "bench peers" in environment.made_by]
+ENVIRONMENT_OF = {side.name: side.environment for side in (*in_process.PEERS, *SYSTEMS)}
 SECTIONS = ("trees", "buffers", "loads", "experience", "ragged")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser("replay-server bench peers", description=__doc__)
-    parser.add_argument("--setup", action="store_true", help="make the peers' environments that are missing, and end")
+    parser.add_argument(
+        "--setup", action="store_true", help="make the environments that are missing, of each --peer or of all, and end"
+    )
     parser.add_argument("--pip-options", default="", help="further options of pip with --setup, as one word")
     parser.add_argument("--section", choices=SECTIONS, action="append", help="may be repeated (all)")
     parser.add_argument(
@@ -53,27 +56,36 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def environments_to_make(asked: Sequence[str] | None) -> list[str]:
+    """Those of the sides asked for; by default all that this benchmark makes.
+
+    Raises RuntimeError for a peer that is not known.
+    """
+    if not asked:
+        return MADE_HERE
+    needed = {ENVIRONMENT_OF[name] for name in chosen_peers(asked)}
+    return [name for name in MADE_HERE if name in needed]
+
+
 def chosen_peers(asked: Sequence[str] | None) -> list[str]:
     """The sides asked for, with this project's where none of them is; by default all that can run.
 
     Raises RuntimeError for a peer that is not known.
     """
-    environments = {peer.name: peer.environment for peer in in_process.PEERS}
-    environments |= {system.name: system.environment for system in SYSTEMS}
-    unknown = [name for name in asked or () if name not in environments]
+    unknown = [name for name in asked or () if name not in ENVIRONMENT_OF]
     if unknown:
-        raise RuntimeError(f"no peer is called {unknown[0]!r}: expected some of {', '.join(sorted(environments))}")
+        raise RuntimeError(f"no peer is called {unknown[0]!r}: expected some of {', '.join(sorted(ENVIRONMENT_OF))}")
     if asked and any(is_own(name) for name in asked):
         return list(asked)
     if asked:
-        return [*(name for name in environments if is_own(name)), *asked]
-    return [name for name, environment in environments.items() if environment is None or is_ready(environment)]
+        return [*(name for name in ENVIRONMENT_OF if is_own(name)), *asked]
+    return [name for name, environment in ENVIRONMENT_OF.items() if environment is None or is_ready(environment)]
 
 
 def main(argv: list[str], folder: str, say: Callable[[str], None] = print) -> int:
     options = _parser().parse_args(argv)
     if options.setup:
-        for name in MADE_HERE:
+        for name in environments_to_make(options.peer):
             set_up(name, shlex.split(options.pip_options), say)
         return 0
     options.peer, options.item = chosen_peers(options.peer), options.item or ["atari", "hopper"]

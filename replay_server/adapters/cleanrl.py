@@ -7,22 +7,27 @@ the transitions stay where they are.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
-import torch
 
 from replay_server import Column, Uniform
+from replay_server.extras import needed_by
 
 from .tables import made_table, refuse_password, restore, snapshot_of
+
+with needed_by(__name__):
+    import gymnasium as gym
+    import torch
 
 AT_ONCE = 64
 """Steps that wait for a sample, at most."""
 
 
 class Samples(NamedTuple):
-    """What CleanRL's scripts expect of `sample`: tensors (batch, …), of dict observations a dict of them."""
+    """What CleanRL's scripts expect of `sample`: tensors (batch, …); of observations that are dicts or tuples, these of
+    tensors."""
 
     observations: Any
     actions: torch.Tensor
@@ -34,7 +39,7 @@ class Samples(NamedTuple):
 class ReplayServerBuffer:
     """A `cleanrl_utils.buffers.ReplayBuffer` over a `replay_server.Buffer`, or over a table of a server.
 
-    Observations may also be dicts, nested to any depth.
+    Observations may also be dicts and tuples, nested to any depth.
 
     Args:
         device: of the tensors; "auto": CUDA where there is one. A buffer that was loaded has "auto".
@@ -43,7 +48,8 @@ class ReplayServerBuffer:
         table: its table, created where it is not there.
 
     Raises:
-        ValueError: there are no columns for the observation space, such as of text.
+        ValueError: there are no columns for the observation space, such as of text, or for the action space, such as a
+            dict or a tuple.
     """
 
     def __init__(
@@ -68,11 +74,15 @@ class ReplayServerBuffer:
             "table": table,
         }
         self._device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-        self._waiting: list[tuple] = []
+        self._waiting: list[dict[str, Any]] = []
+        if action_space.shape is None or action_space.dtype is None:
+            raise ValueError(
+                f"expected actions of one array, got {action_space}; flatten them in a gymnasium.ActionWrapper"
+            )
         dtype = np.float32 if action_space.dtype == np.float64 else action_space.dtype
         self._columns = {
             "observations": _columns(observation_space),
-            "actions": Column(dtype, (int(np.prod(action_space.shape or ())),)),
+            "actions": Column(dtype, (int(np.prod(action_space.shape)),)),
             "next_observations": _columns(observation_space),
             "dones": Column("float32", (1,)),
             "rewards": Column("float32", (1,)),
@@ -99,18 +109,39 @@ class ReplayServerBuffer:
         done: np.ndarray,
         infos: Any,
     ) -> None:
-        """Adds one transition of each of the environments: they wait here for the next sample, and go to it at once."""
+        """Adds one transition of each of the environments: they wait here for the next sample, and go to it at once.
+
+        Dimensions of size 1 may be missing.
+
+        Args:
+            obs, next_obs: (n_envs, *shape of the observation space), or a dict or tuple of such arrays.
+            action: (n_envs, *shape of the action space), or flattened to (n_envs, numbers of an action).
+            reward, done: (n_envs,).
+            infos: a list of n_envs dicts. A dict, as Gymnasium's vector environments give, is not looked at.
+
+        Raises:
+            ValueError: an argument has another shape, or has values that its column cannot hold. Nothing is added.
+        """
+        n_envs, columns = self._settings["n_envs"], self._columns
+        step = {
+            "observations": _rows("obs", obs, columns["observations"], n_envs),
+            "actions": _rows("action", action, columns["actions"], n_envs, self._settings["action_space"].shape),
+            "next_observations": _rows("next_obs", next_obs, columns["next_observations"], n_envs),
+            "dones": _rows("done", done, columns["dones"], n_envs),
+            "rewards": _rows("reward", reward, columns["rewards"], n_envs),
+        }
         if self._settings["handle_timeout_termination"] and isinstance(infos, list):
-            done = done * np.array([not info.get("TimeLimit.truncated", False) for info in infos])
-        self._waiting.append(tuple(_copy(value) for value in (obs, action, next_obs, done, reward)))
+            if len(infos) != n_envs:
+                raise ValueError(f"infos: expected {n_envs}, one of each environment, got {len(infos)}")
+            step["dones"][:, 0] *= [not info.get("TimeLimit.truncated", False) for info in infos]
+        self._waiting.append(step)
         if len(self._waiting) >= AT_ONCE:
             self.flush()
 
     def flush(self) -> None:
         """Adds what waits."""
         if self._waiting:
-            values = zip(self._columns.items(), zip(*self._waiting, strict=True), strict=True)
-            self._table.add({name: _rows(column, steps) for (name, column), steps in values})
+            self._table.add(_joined(self._waiting))
             self._waiting.clear()
 
     def sample(self, batch_size: int) -> Samples:
@@ -127,6 +158,8 @@ class ReplayServerBuffer:
     def _tensors(self, arrays: Any) -> Any:
         if isinstance(arrays, dict):
             return {key: self._tensors(array) for key, array in arrays.items()}
+        if isinstance(arrays, tuple):
+            return tuple(self._tensors(array) for array in arrays)
         return torch.as_tensor(arrays, device=self._device)
 
     def size(self) -> int:
@@ -144,18 +177,54 @@ def _columns(space: gym.Space) -> Any:
     """The column of an observation, or of each of its parts."""
     if isinstance(space, gym.spaces.Dict):
         return {key: _columns(part) for key, part in space.spaces.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(_columns(part) for part in space.spaces)
     if space.shape is None or space.dtype is None:
-        raise ValueError(f"expected a space of arrays, or a dict of such spaces, got {space}")
+        raise ValueError(f"expected a space of arrays, or a dict or tuple of such spaces, got {space}")
     # CleanRL has a discrete observation as an array of one number.
     return Column(space.dtype, (1,) if isinstance(space, gym.spaces.Discrete) else space.shape)
 
 
-def _copy(value: Any) -> Any:
-    return {key: _copy(part) for key, part in value.items()} if isinstance(value, dict) else np.array(value)
-
-
-def _rows(column: Any, steps: Any) -> Any:
-    """Steps of several environments as the rows of a column, or of each column of a dict."""
+def _rows(name: str, value: Any, column: Any, n_envs: int, *other_shapes: tuple[int, ...]) -> Any:
+    """An argument of `add` as rows of a column, copied, or of each column of a dict or tuple. ValueError: it is not
+    of the column's shape, nor of one of the others, or the column would change its values."""
     if isinstance(column, dict):
-        return {key: _rows(part, [step[key] for step in steps]) for key, part in column.items()}
-    return np.array(steps, column.dtype).reshape(-1, *column.shape)
+        missing = [key for key in column if key not in value] if isinstance(value, Mapping) else [*column]
+        if missing:
+            raise ValueError(
+                f"{name}: expected a dict with the keys {[*column]}, got a {type(value).__name__} without {missing}"
+            )
+        return {key: _rows(f"{name}[{key!r}]", value[key], part, n_envs) for key, part in column.items()}
+    if isinstance(column, tuple):
+        if not isinstance(value, tuple | list) or len(value) != len(column):
+            got = f" of {len(value)}" if isinstance(value, tuple | list) else ""
+            raise ValueError(f"{name}: expected a tuple of {len(column)}, got a {type(value).__name__}{got}")
+        return tuple(_rows(f"{name}[{at}]", value[at], part, n_envs) for at, part in enumerate(column))
+    shape = (n_envs, *column.shape)
+    try:
+        given = np.array(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: expected an array of shape {shape}, got what is none: {error}") from error
+    if _long_sides(given.shape) not in [_long_sides(each) for each in (shape, *((n_envs, *o) for o in other_shapes))]:
+        raise ValueError(f"{name}: expected shape {shape}, got {given.shape}")
+    if given.dtype.kind not in "biuf":
+        raise ValueError(f"{name}: expected numbers that {column.dtype} holds, got {given.dtype}")
+    given = given.reshape(shape)
+    with np.errstate(invalid="ignore"):
+        rows = given.astype(column.numpy_dtype, copy=False)
+    if rows.dtype.kind in "biu" and not np.array_equal(rows, given):
+        raise ValueError(f"{name}: expected numbers that {column.dtype} holds, got others, of {given.dtype}")
+    return rows
+
+
+def _long_sides(shape: tuple[int, ...]) -> list[int]:
+    return [side for side in shape if side != 1]
+
+
+def _joined(steps: list[Any]) -> Any:
+    """The rows of several steps, one after the other."""
+    if isinstance(steps[0], dict):
+        return {key: _joined([step[key] for step in steps]) for key in steps[0]}
+    if isinstance(steps[0], tuple):
+        return tuple(_joined(list(parts)) for parts in zip(*steps, strict=True))
+    return np.concatenate(steps)

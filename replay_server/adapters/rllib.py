@@ -11,17 +11,20 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
-from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.env.single_agent_episode import SingleAgentEpisode
-from ray.rllib.utils.replay_buffers.prioritized_episode_buffer import PrioritizedEpisodeReplayBuffer
-from ray.rllib.utils.serialization import gym_space_from_dict, gym_space_to_dict
-from ray.rllib.utils.spaces.space_utils import batch as batch_of
 
 from replay_server import Column, Prioritized, Table
+from replay_server.extras import needed_by
 from replay_server.tree import SEPARATOR, Leaves, leaves_of, mapped, tree_from, tree_of
 
 from .maker import maker_of
 from .tables import made_table, restore, snapshot_of
+
+with needed_by(__name__):
+    from ray.rllib.algorithms.algorithm import Algorithm
+    from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+    from ray.rllib.utils.replay_buffers.prioritized_episode_buffer import PrioritizedEpisodeReplayBuffer
+    from ray.rllib.utils.serialization import gym_space_from_dict, gym_space_to_dict
+    from ray.rllib.utils.spaces.space_utils import batch as batch_of
 
 MOST_RUNNING = 1024
 """Unfinished episodes whose last steps are kept here, for returns over several steps."""

@@ -10,28 +10,32 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
-import torch
-from stable_baselines3.common.buffers import BaseBuffer, ReplayBuffer
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
-from stable_baselines3.her.goal_selection_strategy import KEY_TO_GOAL_STRATEGY, GoalSelectionStrategy
-from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from replay_server import Column, Uniform, Window
+from replay_server.extras import needed_by
 from replay_server.table import MAX_WINDOW
+from replay_server.tree import name_of_key
 
 from .maker import maker_of
 from .tables import made_table, refuse_password, restore, snapshot_of
+
+with needed_by(__name__):
+    import gymnasium as gym
+    import torch
+    from stable_baselines3.common.buffers import BaseBuffer, ReplayBuffer
+    from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+    from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
+    from stable_baselines3.her.goal_selection_strategy import KEY_TO_GOAL_STRATEGY, GoalSelectionStrategy
+    from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 
 class ReplayServerBuffer(ReplayBuffer):
     """A `stable_baselines3.common.buffers.ReplayBuffer` over a `replay_server.Buffer`, or over a table of a server:
     `replay_buffer_class=ReplayServerBuffer`.
 
-    Observations may be dicts. With `n_steps` of the algorithm above 1 it is an `NStepReplayBuffer`, of dicts too, and
-    observations are stored once.
+    Observations may be dicts; their keys are percent-encoded in the names of columns. With `n_steps` of the algorithm
+    above 1 it is an `NStepReplayBuffer`, of dicts too, and observations are stored once.
 
     Args:
         url: of a server; None: in this process. `replay_buffer_kwargs={"url": …}` names one.
@@ -104,13 +108,16 @@ class ReplayServerBuffer(ReplayBuffer):
         """The column of an observation, or of each of its parts."""
         space: Any = self.observation_space
         if isinstance(self.obs_shape, dict):
-            return {key: Column(space[key].dtype, shape, step_only=step_only) for key, shape in self.obs_shape.items()}
+            return {
+                name_of_key(key): Column(space[key].dtype, shape, step_only=step_only)
+                for key, shape in self.obs_shape.items()
+            }
         return Column(space.dtype, self.obs_shape, step_only=step_only)
 
     def _seen(self, offset: int) -> Any:
         """The window of the observation so many steps later."""
         if isinstance(self.obs_shape, dict):
-            return {key: Window(f"step/{key}", offset=offset) for key in self.obs_shape}
+            return {name_of_key(key): Window(f"step/{name_of_key(key)}", offset=offset) for key in self.obs_shape}
         return Window("step", offset=offset)
 
     def _action(self) -> Column:
@@ -182,10 +189,16 @@ class ReplayServerBuffer(ReplayBuffer):
         if isinstance(self.obs_shape, dict):
             space: Any = self.observation_space
             return {
-                key: np.asarray(observations[key], space[key].dtype).reshape(self.n_envs, *shape)
+                name_of_key(key): np.asarray(observations[key], space[key].dtype).reshape(self.n_envs, *shape)
                 for key, shape in self.obs_shape.items()
             }
         return np.asarray(observations, self.observation_space.dtype).reshape(self.n_envs, *self.obs_shape)
+
+    def _by_key(self, observations: Any) -> Any:
+        """A batch's observations by the keys of their space."""
+        if isinstance(self.obs_shape, dict):
+            return {key: observations[name_of_key(key)] for key in self.obs_shape}
+        return observations
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Draws a batch, as tensors on the buffer's device; `env` normalizes it where it is a `VecNormalize`."""
@@ -200,9 +213,9 @@ class ReplayServerBuffer(ReplayBuffer):
         data = self._table.sample(batch_size, timeout=timeout).data
         samples: Any = DictReplayBufferSamples if isinstance(self.obs_shape, dict) else ReplayBufferSamples
         parts = {
-            "observations": self._tensors(self._normalize_obs(data["observations"], env)),
+            "observations": self._tensors(self._normalize_obs(self._by_key(data["observations"]), env)),
             "actions": self._tensors(data["actions"]),
-            "next_observations": self._tensors(self._normalize_obs(data["next_observations"], env)),
+            "next_observations": self._tensors(self._normalize_obs(self._by_key(data["next_observations"]), env)),
         }
         if self._n_steps == 1:
             rewards = self._tensors(self._normalize_reward(data["rewards"], env))
@@ -349,7 +362,8 @@ class ReplayServerHerBuffer(ReplayServerBuffer, HerReplayBuffer):
         if not self._has_items:
             raise RuntimeError("no episode has ended yet: expected learning_starts to be longer than an episode")
         data = self._table.sample(batch_size, timeout=0 if self._settings["url"] is None else None).data
-        seen, then, rewards = dict(data["observations"]), dict(data["next_observations"]), data["rewards"].copy()
+        seen, then = self._by_key(data["observations"]), self._by_key(data["next_observations"])
+        rewards = data["rewards"].copy()
         real = batch_size - int(self.her_ratio * batch_size)
         if real < batch_size:
             achieved = data["goals"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from replay_server import Buffer, Client, Table
-from replay_server.connection import Address
+from replay_server.cluster_address import parse_address
 
 
 def made_table(url: str | None, name: str, capacity: int, signature: dict[str, Any], sampler: Any) -> Any:
@@ -29,7 +29,7 @@ def made_table(url: str | None, name: str, capacity: int, signature: dict[str, A
 
 def refuse_password(url: str | None) -> None:
     """ValueError for a URL with a password: a saved buffer holds the URL."""
-    if url is not None and Address.parse(url).has_password_in_url:
+    if url is not None and parse_address(url).has_password_in_url:
         raise ValueError(
             "expected a url without a password, which would be saved with the buffer: set the variable "
             "REPLAY_SERVER_PASSWORD"

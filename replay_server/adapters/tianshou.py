@@ -10,9 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tianshou.data import PrioritizedVectorReplayBuffer
 
 from replay_server import SumTree
+from replay_server.extras import needed_by
+
+with needed_by(__name__):
+    from tianshou.data import PrioritizedVectorReplayBuffer
 
 
 class TreeWeights:

@@ -20,17 +20,21 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
-from tensordict import TensorDictBase, is_tensor_collection, is_tensorclass
-from torch import Tensor
-from torchrl.data.replay_buffers import PrioritizedSampler, StoreStorage, Writer
-from torchrl.data.replay_buffers.storages import Storage
 
 from replay_server import Batch, Buffer, Client, Prioritized, Table, TableNotFound
 from replay_server.client import TableHandle
+from replay_server.extras import needed_by
 
 from .tables import restore, snapshot_of
-from .tensordicts import columns_of, rows_of, signature_of, tensordict_of
+
+with needed_by(__name__):
+    import torch
+    from tensordict import TensorDictBase, is_tensor_collection, is_tensorclass
+    from torch import Tensor
+    from torchrl.data.replay_buffers import PrioritizedSampler, StoreStorage, Writer
+    from torchrl.data.replay_buffers.storages import Storage
+
+    from .tensordicts import columns_of, rows_of, signature_of, tensordict_of
 
 MOST_BYTES = 64 << 20
 """Of the items that one call of the table adds."""
@@ -163,9 +167,11 @@ class TableStorage(StoreStorage):
         plain: TensorDictBase = data.to_tensordict() if kind else data
         columns, count = columns_of(plain), plain.shape[0]
         table = self.table if self.initialized else self._make(signature_of(columns))
-        self._form = tuple(plain.shape[1:]), kind
         most = max(1, min(self.max_size, MOST_BYTES // max(1, plain.bytes() // max(1, count))))
-        ids = [table.add(rows_of(columns, first, first + most)) for first in range(0, count, most)]
+        ids = []
+        for first in range(0, count, most):
+            ids.append(table.add(rows_of(columns, first, first + most)))
+            self._form = tuple(plain.shape[1:]), kind  # now that the table has taken it
         self._bump_mutation_revision()
         return _index_of(np.concatenate(ids) if ids else np.empty(0, np.uint64), self.device)
 

@@ -5,8 +5,9 @@ Importing this module makes it known to TransferQueue: as the storage manager "R
 append-only file on, values outlive the server (docs/durability.md).
 
 A value is stored as a header and its bytes, never as a pickle: tensors and arrays as they lie in memory; strings,
-numbers, bytes, None, and lists, tuples and dicts of all these as msgpack. A tensor's bytes are sent from where they lie
-and lie in the reply when they have arrived: they are copied nowhere in this process.
+numbers, bytes, None, and lists, tuples and dicts of all these as msgpack. NumPy's single texts and bytes come back as
+Python's. A tensor's bytes are sent from where they lie, and lie in the reply when they have arrived: they are copied
+nowhere in this process.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from typing import Any
 
 import msgpack
 import numpy as np
-import torch
-from transfer_queue.storage.bootstrap.provider import StorageBootstrapProvider
-from transfer_queue.storage.clients.base import StorageClientFactory, StorageKVClient
-from transfer_queue.storage.managers.base import KVStorageManager, StorageManagerFactory
 
 from replay_server import Client
 from replay_server.codec import Blob, bytes_of
+from replay_server.extras import needed_by
+
+with needed_by(__name__):
+    import torch
+    from transfer_queue.storage.bootstrap.provider import StorageBootstrapProvider
+    from transfer_queue.storage.clients.base import StorageClientFactory, StorageKVClient
+    from transfer_queue.storage.managers.base import KVStorageManager, StorageManagerFactory
 
 MOST_KEYS = 4096
 """Of one command."""
@@ -136,7 +140,7 @@ def _encoded(key: str, value: Any) -> Blob:
     """The length of the header, the header, zeros up to a multiple of 64 bytes, the bytes of a tensor or an array."""
     if isinstance(value, torch.Tensor):
         head, body = ["tensor", *_described(value)], bytes_of(_array_of(value))
-    elif isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+    elif isinstance(value, np.ndarray) and _is_plain(value.dtype):
         head, body = ["array", value.dtype.str, list(value.shape)], bytes_of(np.ascontiguousarray(value))
     else:
         head, body = ["object"], memoryview(_packed(key, value))
@@ -156,6 +160,11 @@ def _decoded(stored: bytes | bytearray) -> Any:
     if kind == "array":
         return np.frombuffer(data, np.dtype(dtype), offset=start).reshape(shape)
     return _unpacked(memoryview(data)[start:])
+
+
+def _is_plain(dtype: np.dtype[Any]) -> bool:
+    """Whether an array's bytes say all: numbers, and texts and bytes of one width."""
+    return dtype.kind in "biufcSU" and dtype.itemsize > 0
 
 
 def _described(tensor: torch.Tensor) -> tuple[str, list[int]]:
@@ -178,11 +187,13 @@ def _tensor_from(dtype: str, shape: list[int], data: bytearray, start: int = 0) 
 
 
 def _packed(key: str, value: Any) -> bytes:
-    def extended(part: Any) -> msgpack.ExtType:
+    def extended(part: Any) -> Any:
         if isinstance(part, torch.Tensor):
             head = msgpack.packb(_described(part)) or b""
             return msgpack.ExtType(_TENSOR, _HEADER.pack(len(head)) + head + bytes(bytes_of(_array_of(part))))
-        if isinstance(part, np.generic | np.ndarray) and part.dtype.kind in "biufc":
+        if isinstance(part, np.bytes_ | np.str_):
+            return part.item()
+        if isinstance(part, np.generic | np.ndarray) and _is_plain(part.dtype):
             array = np.ascontiguousarray(part)
             head = msgpack.packb([array.dtype.str, list(np.shape(part))]) or b""
             return msgpack.ExtType(_ARRAY, _HEADER.pack(len(head)) + head + array.tobytes())

@@ -6,12 +6,15 @@
 
 from __future__ import annotations
 
-from .dataset import IterableDataset
-from .device_batches import DeviceBatch, DeviceBatches, host_arrays, on_cpu, tensor_over
-from .host_copy import HostCopy
-from .priorities import PriorityUpdates
-from .ragged import RaggedTensor
-from .sampler import TensorSampler, sampler
+from ..extras import needed_by
+
+with needed_by(__name__):
+    from .dataset import IterableDataset
+    from .device_batches import DeviceBatch, DeviceBatches, host_arrays, on_cpu, tensor_over
+    from .host_copy import HostCopy
+    from .priorities import PriorityUpdates
+    from .ragged import RaggedTensor
+    from .sampler import TensorSampler, sampler
 
 __all__ = [
     "DeviceBatch",

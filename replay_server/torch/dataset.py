@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.utils.data
 
+from ..checks import check_count
+from ..options import SampleOptions, SamplerOptions, exponent
 from ..process_bound import Staying
+from ..table_methods import checked_handle
 from .device_batches import DeviceBatch
 from .sampler import sampler
 
@@ -27,14 +31,24 @@ class IterableDataset(torch.utils.data.IterableDataset[DeviceBatch]):
             sample from a copy.
         batch_size: items of each batch.
         batches: how many there are in all, over all workers; None = without end.
-        options: those of `replay_server.torch.sampler`, but for `device`.
+        options: those of `replay_server.torch.sampler`, but for `device`. A worker that writes to tensors, such as for
+            augmentation, needs `writable=True`: without it, writing may end the worker (SIGSEGV).
+
+    Raises:
+        TypeError: the handle is none, or there is no such option.
+        ValueError: a number is out of range.
     """
 
     def __init__(self, handle: Any, batch_size: int, batches: int | None = None, **options: Any) -> None:
         if "device" in options:
             raise TypeError("a data set gives its batches on the CPU: move each by batch.to(device)")
-        if batches is not None and batches < 0:
-            raise ValueError(f"batches must be at least 0, got {batches}")
+        inspect.signature(sampler).bind(handle, batch_size, **options)  # as each worker will call it
+        checked_handle(handle)
+        if batches is not None:
+            check_count(batches, "batches", 0)
+        sample = SampleOptions(exponent(None, options.get("beta")), options.get("timeout"), options.get("columns"))
+        more = {name: options[name] for name in ("prefetch", "workers", "in_flight") if name in options}
+        SamplerOptions(batch_size, sample=sample, **more)
         self._handle, self._batch_size, self._batches, self._options = handle, batch_size, batches, options
 
     def __iter__(self) -> Iterator[DeviceBatch]:

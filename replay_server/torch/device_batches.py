@@ -12,14 +12,14 @@ import contextlib
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..batch import Batch
+from ..batch import Batch, Detailed, dtypes_of, refuse_bytes
 from ..dtypes import is_bfloat16
 from ..ragged import Ragged
 from ..shared_memory import Arena
@@ -33,22 +33,27 @@ REGISTER_PORTABLE, REGISTER_READ_ONLY = 1, 8
 
 
 @dataclass(eq=False)
-class DeviceBatch:
+class DeviceBatch(Detailed):
     """A `replay_server.Batch` on a device.
 
     Attributes:
         data: as in `Batch`, with a tensor (N, *column.shape) on the device in the place of each array, and a
-            `RaggedTensor` in that of a ragged column. On the CPU they lie over the batch's own arrays, which may be
-            read-only: then they must not be written to.
+            `RaggedTensor` in that of a ragged column. On the CPU they lie over the batch's own arrays. Those are
+            read-only unless the batch was sampled with `writable=True`, and writing to a tensor over memory shared with
+            a server then ends the process (SIGSEGV).
         weights: float32 (N,), on the device.
         ids: uint64 (N,), a NumPy array, to hand back to `update_priorities`.
         probabilities: float64 (N,), a NumPy array.
+        missing, details: as in `Batch`, and with details its `priorities`, `times_sampled`, `ages` and `table_sizes`,
+            NumPy arrays.
     """
 
     data: dict[str, Any]
     weights: Tensor
     ids: np.ndarray
     probabilities: np.ndarray
+    missing: tuple[int, ...] = ()
+    details: np.ndarray | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -86,8 +91,10 @@ def _tensors_of(column: Tensor | RaggedTensor) -> tuple[Tensor, ...]:
 
 
 def on_cpu(batch: Batch) -> DeviceBatch:
-    """A batch as tensors over its own arrays; nothing is copied."""
-    return DeviceBatch(mapped(batch.data, _column_over), tensor_over(batch.weights), batch.ids, batch.probabilities)
+    """A batch as tensors over its own arrays; nothing is copied. Raises SchemaError where a column holds bytes."""
+    refuse_bytes(dtypes_of(batch), "torch")
+    data, weights = mapped(batch.data, _column_over), tensor_over(batch.weights)
+    return DeviceBatch(data, weights, batch.ids, batch.probabilities, batch.missing, batch.details)
 
 
 class DeviceBatches:
@@ -120,9 +127,11 @@ class DeviceBatches:
         if batch.lease is not None and self._device.type == "cuda" and batch.lease.arena not in self._pinned:
             self._let_go(0)  # one may have to go from which copies are under way
             self._pinned.add(batch.lease.arena)
+        refuse_bytes(dtypes_of(batch), "torch")
         with self._streams.stream(self._copying):
             data = mapped(batch.data, lambda column: _with_tensors(_column_over(column), self._moved))
-            copied = DeviceBatch(data, self._copied(batch.weights), batch.ids.copy(), batch.probabilities.copy())
+            weights, ids, probabilities = self._copied(batch.weights), batch.ids.copy(), batch.probabilities.copy()
+            copied = DeviceBatch(data, weights, ids, probabilities, batch.missing, batch.details)
             done = self._streams.Event()
             done.record(self._copying)
         self._under_way.append((done, batch))
@@ -223,7 +232,8 @@ def pinned_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def tensor_over(array: np.ndarray) -> Tensor:
-    """A tensor over the array's memory; over shared memory, which is read-only, one that must not be written to.
+    """A tensor over the array's memory. Writing to one over shared memory, which is read-only, ends the process
+    (SIGSEGV).
 
     Columns of bfloat16 become torch's own.
     """

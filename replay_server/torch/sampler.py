@@ -9,21 +9,25 @@ from typing import Any
 
 import torch
 
-from ..sampler import Annealed, Sampler
+from ..batch import chosen_dtypes, refuse_bytes
+from ..priority_updates import UpdatingSampler
+from ..sampler import Sampler
+from ..table_methods import checked_handle
 from .device_batches import DeviceBatch, DeviceBatches, host_arrays, on_cpu
 from .priorities import PriorityUpdates
 
 
-class TensorSampler(Annealed):
+class TensorSampler(UpdatingSampler):
     """An iterator over `DeviceBatch`es; a context manager. Made by `sampler`.
 
     It ends, fails and is interrupted as a `replay_server.Sampler`, which it has. For one thread.
     """
 
+    _updates_of = PriorityUpdates
+
     def __init__(self, handle: Any, source: Sampler, device: torch.device, in_flight: int) -> None:
-        self._handle, self._feed = handle, source
+        super().__init__(handle, source)
         self._on_device = None if device.type == "cpu" else DeviceBatches(source, device, in_flight)
-        self._priorities: PriorityUpdates | None = None
 
     def __iter__(self) -> TensorSampler:
         return self
@@ -35,33 +39,14 @@ class TensorSampler(Annealed):
         batch = on_cpu(next(self._feed))
         return replace(batch, ids=batch.ids.copy(), probabilities=batch.probabilities.copy())
 
-    def update_priorities(self, ids: Any, priorities: torch.Tensor) -> None:
-        """Sets priorities from a tensor on any device, without waiting for the device or for the server; see
-        `PriorityUpdates.update_priorities`. Those of the last batches are sent by `flush`, and at the end of `with`."""
-        if self._priorities is None:
-            self._priorities = PriorityUpdates(self._handle)
-        self._priorities.update_priorities(ids, priorities)
-
-    def flush(self) -> None:
-        """Waits until all priorities are sent and answered."""
-        if self._priorities is not None:
-            self._priorities.flush()
-
-    def close(self, flush: bool = True) -> None:
-        """Ends the sampling, waits for the copies that are under way, and sends the last priorities, unless told not
-        to."""
+    def _end(self) -> None:
         with contextlib.ExitStack() as stack:
             if self._on_device is not None:
                 stack.callback(self._on_device.close)
-            stack.callback(self._feed.close)
-            if self._priorities is not None:
-                self._priorities.close(flush)
+            super()._end()
 
     def __enter__(self) -> TensorSampler:
         return self
-
-    def __exit__(self, kind: object, *exception: object) -> None:
-        self.close(flush=kind is None)
 
 
 def sampler(
@@ -78,6 +63,7 @@ def sampler(
     writable: bool = False,
     workers: int = 1,
     in_flight: int | None = None,
+    details: bool = False,
 ) -> TensorSampler:
     """Batches of tensors on a device, sampled ahead in the background.
 
@@ -90,13 +76,18 @@ def sampler(
         batch_size: items of each batch.
         device: where the tensors are to be.
         beta: importance-sampling exponent of the weights.
-        prefetch, timeout, columns, replace, coded, writable, workers, in_flight: see `replay_server.Client.sampler`.
-            Without `writable`, tensors on the CPU must not be written to: torch knows no tensors that are read-only.
+        prefetch, timeout, columns, replace, coded, writable, workers, in_flight, details: see
+            `replay_server.Client.sampler`.
+            Without `writable`, tensors on the CPU must not be written to. Torch knows no tensors that are read-only, so
+            writing to memory that is shared with the server ends the process (SIGSEGV).
 
     Raises:
-        ValueError: a number is out of range.
+        TypeError: the handle is none.
+        ValueError: a number is out of range, or batches cannot be copied to that device.
+        SchemaError: there is no such column, or one holds bytes. The table is looked up for that.
     """
-    chosen = torch.device(device)
+    chosen = _checked_device(device)
+    checked_handle(handle)._check_against_table(lambda table: refuse_bytes(chosen_dtypes(table, columns), "torch"))
     source = handle.sampler(
         batch_size,
         importance_sampling_exponent=beta,
@@ -109,5 +100,18 @@ def sampler(
         allocate=host_arrays(chosen),
         workers=workers,
         in_flight=in_flight,
+        details=details,
     )
     return TensorSampler(handle, source, chosen, workers if in_flight is None else in_flight)
+
+
+def _checked_device(given: torch.device | str) -> torch.device:
+    try:
+        device = torch.device(given)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"device must be cpu or cuda, got {given!r}: {error}") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device must be cpu or cuda, got {given!r}: sample on the CPU and use batch.to({given!r})")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device {given!r} is not there: torch finds {torch.cuda.device_count()} CUDA devices")
+    return device

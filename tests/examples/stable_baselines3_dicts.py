@@ -21,18 +21,19 @@ SIZE, STEPS, ENVS = 1_000, 200, 2
 
 
 class Halves(gym.ObservationWrapper):
-    """CartPole's observation in two parts, and a count of bytes."""
+    """CartPole's observation in two parts, and a count of bytes. Their keys are refused as names of columns."""
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
         box = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
         count = gym.spaces.Box(0, 255, (1,), np.uint8)
-        self.observation_space = gym.spaces.Dict({"cart": box, "pole": box, "count": count})
+        self.observation_space = gym.spaces.Dict({"the cart": box, "pole/angle": box, "count": count})
         self._count = 0
 
     def observation(self, observation: np.ndarray) -> dict[str, np.ndarray]:
         self._count = (self._count + 1) % 256
-        return {"cart": observation[:2], "pole": observation[2:], "count": np.array([self._count], np.uint8)}
+        count = np.array([self._count], np.uint8)
+        return {"the cart": observation[:2], "pole/angle": observation[2:], "count": count}
 
 
 class Both(ReplayServerBuffer):

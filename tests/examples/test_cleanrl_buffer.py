@@ -61,6 +61,15 @@ def as_dict(obs: np.ndarray) -> dict[str, Any]:
     return {"arm": obs, "eye": {"pixel": obs[:, :1].astype(np.uint8)}}
 
 
+TUPLE = spaces.Tuple(
+    (BOX, spaces.Tuple((spaces.Discrete(200), spaces.Dict({"pixel": spaces.Box(0, 255, (1,), np.uint8)}))))
+)
+
+
+def as_tuple(obs: np.ndarray) -> tuple[Any, ...]:
+    return obs, (obs[:, 0].astype(np.int64), {"pixel": obs[:, :1].astype(np.uint8)})
+
+
 def filled(buffer: ReplayServerBuffer, count: int = 20) -> ReplayServerBuffer:
     for obs, after, *rest in steps(count):
         buffer.add(as_dict(obs), as_dict(after), *rest)
@@ -119,6 +128,49 @@ def test_observations_may_be_dicts(make: Callable[..., Any]) -> None:
     assert torch.equal(samples.dones[:, 0] == 1, (k >= 100) & (k % 5 == 4))
 
 
+def test_observations_may_be_tuples(make: Callable[..., Any]) -> None:
+    buffer = make(1000, TUPLE, ACTIONS)
+    for obs, after, *rest in steps(20):
+        buffer.add(as_tuple(obs), as_tuple(after), *rest)
+    for each in (buffer, pickle.loads(pickle.dumps(buffer))):  # noqa: S301
+        samples = each.sample(2000)
+        for seen, behind in ((samples.observations, 0), (samples.next_observations, 1)):
+            arm, (number, eye) = seen
+            k = arm[:, 0] - behind
+            assert set(k.tolist()) == {*range(20), *range(100, 120)}
+            assert (number.dtype, number.shape, eye["pixel"].dtype) == (torch.int64, (2000, 1), torch.uint8)
+            assert torch.equal(number[:, 0] - behind, k.long())
+            assert torch.equal(eye["pixel"][:, 0] - behind, k.to(torch.uint8))
+            assert torch.equal(samples.actions[:, 0], k.long() % 4)
+
+
+def test_wrong_part_of_a_tuple_is_named(make: Callable[..., Any]) -> None:
+    buffer = make(100, TUPLE, ACTIONS)
+    good = as_tuple(np.zeros((ENVS, 3), np.float32))
+    for wrong, told in (
+        (good[:1], r"obs: expected a tuple of 2, got a tuple of 1"),
+        (good[0], r"obs: expected a tuple of 2, got a ndarray"),
+        ((good[0], good[0]), r"obs\[1\]: expected a tuple of 2, got a ndarray"),
+        ((np.zeros((ENVS, 4)), good[1]), r"obs\[0\]: expected shape \(2, 3\), got \(2, 4\)"),
+        ((good[0], (good[1][0], {})), r"obs\[1\]\[1\]: expected a dict with the keys \['pixel'\]"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            buffer.add(**(STEP | {"obs": wrong, "next_obs": good}))
+    buffer.add(**(STEP | {"obs": good, "next_obs": good}))
+    assert buffer.size() == ENVS
+
+
+def test_buffer_on_a_cluster_is_saved_by_its_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its URL was taken for a wrong one when it was saved."""
+    monkeypatch.setenv("REPLAY_SERVER_PASSWORD", "secret")
+    with rs.Cluster(shards=2, password="secret") as cluster:
+        with pytest.raises(ValueError, match="REPLAY_SERVER_PASSWORD"):
+            pickle.dumps(ReplayServerBuffer(1000, DICT, ACTIONS, url=cluster.url))
+        buffer = ReplayServerBuffer(1000, DICT, ACTIONS, n_envs=ENVS, url=cluster.url.replace(":secret@", ""))
+        again = pickle.loads(pickle.dumps(filled(buffer)))  # noqa: S301
+        assert again.size() == 20 * ENVS
+
+
 def test_saved_buffer_has_the_transitions(make: Callable[..., Any]) -> None:
     """Its lock could not be pickled."""
     buffer = filled(make(1000, DICT, ACTIONS))
@@ -151,3 +203,85 @@ def test_sampling_an_empty_buffer_in_a_process_is_an_error() -> None:
 def test_space_without_columns_is_refused() -> None:
     with pytest.raises(ValueError, match="space of arrays"):
         ReplayServerBuffer(10, spaces.Dict({"words": spaces.Text(5)}), ACTIONS)
+
+
+@pytest.mark.parametrize("actions", [spaces.Dict({"a": ACTIONS}), spaces.Tuple((ACTIONS, ACTIONS))])
+def test_action_space_without_a_column_is_refused(actions: Any) -> None:
+    """It became a column of float64, which no action fitted."""
+    with pytest.raises(ValueError, match=r"expected actions of one array, got (Dict|Tuple)"):
+        ReplayServerBuffer(10, BOX, actions)
+
+
+STEP = {
+    "obs": np.zeros((ENVS, 3)),
+    "next_obs": np.zeros((ENVS, 3)),
+    "action": np.zeros(ENVS, np.int64),
+    "reward": np.zeros(ENVS),
+    "done": np.zeros(ENVS, bool),
+    "infos": [{}] * ENVS,
+}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"obs": np.zeros((ENVS, 4))}, r"obs: expected shape \(2, 3\), got \(2, 4\)"),
+        ({"next_obs": np.zeros((3, ENVS))}, r"next_obs: expected shape \(2, 3\), got \(3, 2\)"),
+        ({"obs": [[0.0], [0.0, 1.0]]}, r"obs: expected an array of shape \(2, 3\), got what is none"),
+        ({"obs": np.full((ENVS, 3), "a")}, "obs: expected numbers that float32 holds, got <U1"),
+        ({"action": np.zeros(1, np.int64)}, r"action: expected shape \(2, 1\), got \(1,\)"),
+        ({"action": np.full(ENVS, 0.5)}, "action: expected numbers that int64 holds, got others, of float64"),
+        ({"action": np.full(ENVS, np.nan)}, "action: expected numbers that int64 holds, got others, of float64"),
+        ({"reward": np.zeros(3)}, r"reward: expected shape \(2, 1\), got \(3,\)"),
+        ({"done": np.zeros((ENVS, ENVS), bool)}, r"done: expected shape \(2, 1\), got \(2, 2\)"),
+        ({"infos": [{}]}, "infos: expected 2, one of each environment, got 1"),
+    ],
+)
+def test_wrong_step_is_refused_and_leaves_the_others(
+    make: Callable[..., Any], wrong: dict[str, Any], told: str
+) -> None:
+    """It was kept, and every later sample raised an error until all steps were thrown away."""
+    buffer = make(100, BOX, ACTIONS)
+    buffer.add(**STEP)
+    with pytest.raises(ValueError, match=told):
+        buffer.add(**(STEP | wrong))
+    buffer.add(**STEP)
+    assert buffer.size() == 2 * ENVS
+    assert buffer.sample(3).observations.shape == (3, 3)
+
+
+def test_wrong_part_of_a_dict_is_named(make: Callable[..., Any]) -> None:
+    buffer = make(100, DICT, ACTIONS)
+    good = as_dict(np.zeros((ENVS, 3), np.float32))
+    for wrong, told in (
+        (
+            good | {"eye": {"pixel": np.full((ENVS, 1), 256)}},
+            r"obs\['eye'\]\['pixel'\]: expected numbers that uint8 holds",
+        ),
+        (good | {"eye": {}}, r"obs\['eye'\]: expected a dict with the keys \['pixel'\], got a dict without"),
+        (good["arm"], r"obs: expected a dict with the keys \['arm', 'eye'\], got a ndarray without"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            buffer.add(**(STEP | {"obs": wrong, "next_obs": good}))
+    buffer.add(**(STEP | {"obs": good, "next_obs": good}))
+    assert buffer.size() == ENVS
+
+
+def test_step_of_one_environment_needs_no_dimension_for_it() -> None:
+    buffer = ReplayServerBuffer(100, BOX, ACTIONS)
+    buffer.add(np.arange(3.0), np.arange(3.0), 1, 2.0, True, [{}])
+    samples = buffer.sample(1)
+    assert [part.tolist() for part in samples] == [[[0, 1, 2]], [[1]], [[0, 1, 2]], [[1]], [[2]]]
+
+
+def test_step_is_copied() -> None:
+    """CleanRL's scripts hand over arrays that the environments write to again."""
+    buffer = ReplayServerBuffer(100, BOX, ACTIONS, n_envs=ENVS)
+    step = {name: np.array(value) if name != "infos" else value for name, value in STEP.items()}
+    step |= {"obs": np.zeros((ENVS, 3), np.float32), "reward": np.zeros(ENVS, np.float32)}
+    buffer.add(**step)
+    step["obs"] += 1
+    step["reward"] += 1
+    samples = buffer.sample(1)
+    assert not samples.observations.any()
+    assert not samples.rewards.any()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from pathlib import Path
 
+import compare_scores
 import pytest
+from compare_scores import WHOLE
 from example_environments import CLEANRL, NAMES, REPOSITORY, python_of, requirements_of
 
 import replay_server as rs
@@ -20,14 +21,6 @@ SHORT = {
 }
 """What follows --buffer where an example is cut short."""
 
-WHOLE = {
-    "stable_baselines3": [],
-    "cleanrl": [str(CLEANRL / "cleanrl/dqn.py"), "--total-timesteps", "50000", "--learning-starts", "1000"],
-    "tianshou": [],
-    "rllib": [],
-    "torchrl": [],
-}
-
 NO_WORSE = {"stable_baselines3": 60.0, "cleanrl": 60.0, "tianshou": 60.0, "rllib": 60.0, "torchrl": 60.0}
 """By how much the mean over the seeds may fall short of the original's: what seeds differ by."""
 
@@ -39,12 +32,7 @@ def run(name: str, buffer: str, options: list[str], folder: Path, timeout_s: flo
         pytest.skip(f"the environment of {name} was not made: {how}")
     if name == "cleanrl" and not CLEANRL.exists():
         pytest.skip(f"there is no checkout of CleanRL at {CLEANRL.relative_to(REPOSITORY)}")
-    command = [str(python_of(name)), str(REPOSITORY / "examples" / f"with_{name}.py"), "--buffer", buffer, *options]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout_s)
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
-    found = re.search(r"^reached (-?[\d.]+) on \S+$", done.stdout, re.MULTILINE)
-    assert found, done.stdout[-2000:]
-    return float(found[1])
+    return compare_scores.run(name, buffer, options, folder, timeout_s).score
 
 
 @pytest.mark.parametrize("name", SHORT)

@@ -445,3 +445,17 @@ def test_what_a_table_cannot_hold_is_refused_and_nothing_is_stored(parts):
     with pytest.raises(ValueError, match="one priority or one for each of 4"):
         buffer.update_priority(buffer.sample()["index"], torch.ones(3))
     assert len(buffer) == 5
+
+
+@pytest.mark.parametrize("count", [0, 5])
+def test_what_is_not_stored_leaves_the_form_of_what_is_drawn(count, parts):
+    """Batches were then drawn with the batch dimensions of what had been refused or was empty."""
+    buffer = TensorDictReplayBuffer(**parts(), batch_size=4)
+    buffer.extend(rows(5))
+    longer = TensorDict({"k": torch.zeros(count, 7, dtype=torch.int64)}, [count, 7])
+    if count:
+        with pytest.raises(rs.SchemaError, match="missing"):
+            buffer.extend(longer)
+    else:
+        buffer.extend(longer)
+    assert buffer.sample().batch_size == (4,)

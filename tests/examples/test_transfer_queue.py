@@ -41,6 +41,8 @@ VALUES: list[Any] = [
     torch.arange(6).reshape(2, 3).T,
     torch.ones(2, requires_grad=True),
     np.arange(4, dtype=np.int16),
+    np.array([b"one", b"three"]),
+    np.array(["ümlaut", ""]),
     "a prompt with ümlauts",
     b"\x00\xff",
     None,
@@ -74,6 +76,8 @@ def test_values_come_back_as_they_were_in_the_order_of_the_keys(storage):
         assert_same(found, expected)
     for found, expected in zip(storage.get(keys[::-1]), VALUES[::-1], strict=True):
         assert_same(found, expected)
+    storage.put(["row"], [{"bytes": np.array([b"one"])[0], "text": np.str_("two")}])
+    assert_same(storage.get(["row"]), [{"bytes": b"one", "text": "two"}])
     first = storage.get(keys[:1])[0]
     first += 1  # what came is the caller's
     assert_same(storage.get(keys[:1])[0], VALUES[0])

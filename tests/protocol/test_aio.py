@@ -175,12 +175,12 @@ def test_a_sampler_prefetches(server, run, table, items):
 def test_a_sampler_hands_on_every_error_and_ends_who_waits(server, run, table, items):
     async def main() -> None:
         async with rs.aio.Client(server.url) as client:
-            for wrong in ({"prefetch": 0}, {"batch_size": 0}):
+            for wrong in ({"prefetch": 0}, {"batch_size": 0}, {"timeout": -1}):
                 with pytest.raises(ValueError, match=next(iter(wrong))):
                     async with client.sampler(table, **{"batch_size": 1, **wrong}):
                         pass
-            async with client.sampler(table, 1, timeout=-1) as batches:
-                with pytest.raises(ValueError, match="timeout"):
+            async with client.sampler(table, 1, columns=["no"]) as batches:
+                with pytest.raises(rs.SchemaError, match="no"):
                     await asyncio.wait_for(batches.__anext__(), 10)
             async with client.sampler(table, 1) as batches:
                 waiter = asyncio.ensure_future(batches.__anext__())

@@ -203,13 +203,60 @@ def test_a_pickled_client_leaves_a_password_of_the_variable_behind(guarded, monk
     assert pickle.loads(sent).info()["capacity"] == 10  # noqa: S301
 
 
+def add_seven(handle: Any) -> None:
+    handle.add({"k": [7]})
+
+
+@pytest.mark.parametrize("servers", ["one", "a cluster"])
+def test_a_client_with_a_password_in_its_url_goes_to_spawned_processes_by_the_variable(monkeypatch, servers):
+    monkeypatch.setenv(VARIABLE, PASSWORD)
+    tables = [rs.Table("t", 10, {"k": rs.Column("int64")})]
+    made = rs.Server(tables, password=PASSWORD) if servers == "one" else rs.Cluster(tables, 2, password=PASSWORD)
+    with made as running, rs.Client(running.url) as client:
+        process = multiprocessing.get_context("spawn").Process(target=add_seven, args=(client["t"],))
+        process.start()
+        process.join(60)
+        assert process.exitcode == 0
+        assert client.sample("t", 1).data["k"].tolist() == [7]
+
+
 @pytest.mark.parametrize("kind", [rs.Client, aio.Client])
-def test_a_password_in_the_url_is_pickled_only_where_the_caller_asks(guarded, kind):
+def test_a_password_in_the_url_is_left_out_of_a_pickle_and_missed_where_there_is_no_other(guarded, monkeypatch, kind):
+    settings = {"socket_timeout": 2.5, "shared_memory": False}
+    client = kind(guarded.url, **settings)
+    for travels in (client, client["t"]):
+        sent = pickle.dumps(travels)
+        assert b"sesame" not in sent
+        monkeypatch.delenv(VARIABLE, raising=False)
+        with pytest.raises(ValueError, match=f"{without_password(guarded)} was pickled without.*{VARIABLE}"):
+            pickle.loads(sent)  # noqa: S301
+        monkeypatch.setenv(VARIABLE, PASSWORD)
+        again = pickle.loads(sent)  # noqa: S301
+    again = pickle.loads(pickle.dumps(client))  # noqa: S301
+    assert again.url == without_password(guarded)
+    assert again.__reduce__()[0].keywords.items() >= settings.items()
+
+
+@pytest.mark.parametrize(
+    ("url", "sent"),
+    [
+        ("redis://:p@a:1", "redis://a:1"),
+        ("redis://me:p@[::1]:1/0", "redis://me@[::1]:1/0"),
+        ("rediss://me:p%40@a:1,b:2?ssl_ca_certs=/x", "rediss://me@a:1,b:2?ssl_ca_certs=/x"),
+        ("redis+cluster://:p@a:1,b:2", "redis+cluster://a:1,b:2"),
+        ("unix://me:p@/run/a@b", "unix://me@/run/a@b"),
+        ("unix:///run/a@b?password=p", "unix:///run/a@b"),
+        ("unix:///run/a?p%61ssword=p&db=0", "unix:///run/a?db=0"),
+    ],
+)
+def test_a_url_loses_its_password_alone_in_a_pickle(monkeypatch, url, sent):
+    monkeypatch.setenv(VARIABLE, PASSWORD)
+    assert pickle.loads(pickle.dumps(rs.Client(url))).url == sent  # noqa: S301
+
+
+@pytest.mark.parametrize("kind", [rs.Client, aio.Client])
+def test_a_password_in_the_url_is_pickled_where_the_caller_asks(guarded, kind):
     client = kind(guarded.url)
-    for refused in (client, client["t"]):
-        with pytest.raises(TypeError, match="REPLAY_SERVER_PASSWORD or give password_file=") as told:
-            pickle.dumps(refused)
-        assert "sesame" not in str(told.value)
     assert copy.deepcopy(client).url == client.url, "a copy in this process is no pickle"
     again = pickle.loads(pickle.dumps(kind(guarded.url, pickle_password=True)))  # noqa: S301
     assert again.url == guarded.url
@@ -246,6 +293,26 @@ def test_what_cannot_be_sent_says_what_to_send_instead(client, make_table):
                 pickle.dumps(holder)
     with pytest.raises(TypeError, match="processes share a table of a server"):
         pickle.dumps(rs.Buffer(rs.Table("t", 1, {"x": rs.Column("int64")})))
+
+
+def test_a_closed_client_makes_no_samplers(client, make_table):
+    name = make_table(10, {"number": rs.Column("int64")})
+    client.add(name, {"number": [1]})
+    for closed in (rs.Client(client.url), rs.Client(client.url.replace("redis://", "redis+cluster://"))):
+        handle = closed[name]
+        assert len(handle.sample(1)) == 1
+        closed.close()
+        for options in ({}, {"columns": ["number"]}):
+            with pytest.raises(rs.ConnectionLost, match=r"the client of .* is closed"):
+                handle.sampler(1, **options)
+
+    async def of_twin() -> None:
+        twin = aio.Client(client.url)
+        await twin.close()
+        with pytest.raises(rs.ConnectionLost, match=r"the client of .* is closed"):
+            twin[name].sampler(1)
+
+    aio.run(of_twin())
 
 
 # ---- connecting ------------------------------------------------------------------------------------------------------

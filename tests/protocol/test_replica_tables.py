@@ -6,6 +6,7 @@ import contextlib
 import threading
 from pathlib import Path
 
+import msgpack
 import numpy as np
 import pytest
 import redis
@@ -99,6 +100,52 @@ def test_settings_resets_and_tables_that_come_and_go_reach_a_replica(tmp_path: P
         for name in map(bytes.decode, names):
             assert_same(primary, replica, ids.get(name, []), name)
         assert replica.client.info("closed")["closed_reason"] == "the day is over"
+        assert primary.stats() == (1, 0), "all of it came in the stream"
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_what_comes_after_a_reset_of_a_large_table_waits_for_its_end(tmp_path: Path, in_transaction: bool) -> None:
+    n = 100_000
+    large = rs.Table("t", n, COLUMNS)
+    with pair(tmp_path, large, rs.Table("beside", 64, COLUMNS)) as (primary, replica, link):
+        client = primary.client
+        client.add("t", batch(range(n)))
+        replica.follow(link.port)
+        settle(primary, replica)
+        with client.redis.pipeline(transaction=in_transaction) as pipe:
+            for sampler in ("max_heap", "uniform"):
+                spec = msgpack.packb({"sampler": sampler})
+                pipe.execute_command("REPLAY.CONFIG", "t", spec)
+            pipe.execute_command("REPLAY.RESET", "t")
+            pipe.set("key", "after the reset")
+            pipe.execute(raise_on_error=False)
+        ids = {name: client.add(name, batch(range(50))) for name in ("t", "beside")}
+        assert primary.redis.wait(1, 60_000) == 1
+        assert replica.client.info("t")["size"] == 50
+        for name in ids:
+            assert_same(primary, replica, ids[name], name)
+        assert replica.redis.get("key") == b"after the reset"
+        assert primary.stats() == (1, 0), "all of it came in the stream"
+        link.cut(mend=False)
+        replica.promote()
+        assert replica.client.sample("t", 20).data["key"].max() < 50
+
+
+def test_items_that_grow_too_old_leave_a_replica_when_the_primary_says_so(tmp_path: Path) -> None:
+    """A new version makes 40,000 items too old, more than leave with one command."""
+    columns = {"policy_version": rs.Column("int64", ())}
+    table = rs.Table("t", 100_000, columns, sampler=rs.Uniform(), max_staleness=3)
+    with pair(tmp_path, table) as (primary, replica, link):
+        primary.client.add("t", {"policy_version": np.zeros(40_000, np.int64)})
+        replica.follow(link.port)
+        settle(primary, replica)
+        for version in range(10, 14):
+            primary.client.add("t", {"policy_version": np.full(10_000, version, np.int64)})
+        eventually(lambda: primary.client.info("t")["size"] == 40_000, "the end of the old ones")
+        settle(primary, replica)
+        told = [member.client.info("t") for member in (primary, replica)]
+        assert told[0]["size"] == told[1]["size"] == 40_000
+        assert told[0]["stale_items"] == told[1]["stale_items"] == 40_000
         assert primary.stats() == (1, 0), "all of it came in the stream"
 
 

@@ -126,6 +126,79 @@ def test_a_task_reads_whole_samples_that_grew(make):
     assert batch.data["reward"].tolist() == [3, 1]
 
 
+def test_many_samples_that_grew_are_closed_at_once(make):
+    rollouts = make(group_size=4, max_staleness=1)
+    leases = rollouts.lease(4, 0)
+    for lease in leases:
+        rollouts.append(lease, 0, rows(lease.index), 0)
+    rollouts.append(leases[2], 1, rows(7, 8), 1)
+    rollouts.submit_samples(leases[:2], {"reward": [0, 1]}, segments=[1, 1])
+    tokens, pairs = [[9], []], [np.array([[9, -9]], np.float32), np.zeros((0, 2), np.float32)]
+    given = {"text": {"tokens": tokens, "pairs": pairs}, "reward": [2, 3]}
+    rollouts.submit_samples(leases[2:], given, segments=np.array([2, 1]))
+    batch = rollouts.take(0, timeout=0)
+    assert tokens_of(batch) == [[0], [1], [2, 7, 8, 9], [3]]
+    assert batch.data["reward"].tolist() == [0, 1, 2, 3]
+    assert (batch.policy_versions.tolist(), batch.newest_versions.tolist()) == ([0] * 4, [0, 0, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("second", "segments", "told"),
+    [
+        ({"reward": [0, 1]}, [1, 1], "sample 1 of group 0 .* expected segments=2, as many as .*, got 1: .* nothing"),
+        ({"reward": [0, 1]}, [1], r"expected the number of segments of each of 2 samples, got \[1\]"),
+        ({"reward": [0, 1]}, 2, "expected the number of segments of each of 2 samples, got 2"),
+        ({"reward": [0, 1]}, [1, -2], "segments must be a whole number of at least 0, got -2"),
+        (
+            {"text": {"tokens": [[1], [1] * 18], "pairs": np.zeros((2, 0, 2), np.float32)}, "reward": [0, 1]},
+            [1, 2],
+            r"sample 1 of group 0 .* 'text/tokens' holds items of at most 20 rows .*, got 21 with",
+        ),
+    ],
+)
+def test_when_the_segments_of_one_sample_do_not_fit_none_is_closed(
+    make, second: dict[str, Any], segments: Any, told: str
+):
+    rollouts = make()
+    leases = rollouts.lease(2, 0)
+    rollouts.append(leases[0], 0, rows(1), 0)
+    rollouts.append(leases[1], 0, rows(1, 2), 0)
+    rollouts.append(leases[1], 1, rows(3), 0)
+    with pytest.raises(rs.SchemaError, match=told):
+        rollouts.submit_samples(leases, second, segments)
+    assert rollouts.info()["samples"] == [0, 0]
+    assert rollouts.renew(leases) == leases
+    rollouts.submit_samples(leases, {"reward": [0, 1]}, [1, 2])
+    assert tokens_of(rollouts.take(0, timeout=0)) == [[1], [1, 2, 3]]
+
+
+def test_samples_that_grew_are_read_many_in_a_round_trip(make, client):
+    """Of two batches, so that a task reads of both; some samples have no segments, and some more than others."""
+    signature = {"tokens": rs.Column("int32", (None,)), "reward": rs.Column("float32")}
+    rollouts = make(signature=signature, group_size=20, tasks={"reward": rs.Task(["tokens"], ["reward"])})
+    counts = [0, 50, 1, 2, *[30] * 16] * 2
+    leases = rollouts.lease(40, 0)
+    for lease, count in zip(leases, counts, strict=True):
+        for number in range(count):
+            rollouts.append(lease, number, {"tokens": [lease.place] * (number % 3)}, 0)
+    rollouts.submit_samples(leases, {"tokens": [[lease.place] for lease in leases]}, counts)
+    expected = [[place] * (1 + sum(number % 3 for number in range(count))) for place, count in enumerate(counts)]
+
+    def reads(call: Callable[[], Any]) -> tuple[Any, int]:
+        client.redis.config_resetstat()
+        return call(), client.redis.info("commandstats")["cmdstat_hmget"]["calls"] - 1  # one is of the script
+
+    samples, commands = reads(lambda: rollouts.take_samples("reward", 40))
+    assert [rows.tolist() for rows in samples.data["tokens"]] == expected
+    assert commands == 2 * (2 + 3), "16 samples a command, and 256 segments"
+    rollouts.put_columns(samples, {"reward": np.zeros(40, np.float32)})
+    batch, commands = reads(lambda: rollouts.take(0))
+    assert [rows.tolist() for rows in batch.data["tokens"]] == expected[:20]
+    assert commands == 2 + 2 + 3, "the results of the task are read beside the samples"
+    batch, commands = reads(lambda: rollouts.take(0, columns=["reward"]))
+    assert (list(batch.data), commands) == (["reward"], 2 + 2), "no segments are read for a column of the task"
+
+
 # ---- the next holder -------------------------------------------------------------------------------------------------
 
 
@@ -345,6 +418,8 @@ def test_a_sample_with_its_segments_has_a_limit(make):
         rollouts.append(first, 1, half, 0)
     with pytest.raises(rs.LimitExceeded, match="at most 33554432 bytes with its segments, got 335"):
         rollouts.submit(first, {**half, "tokens": []}, segments=1)
+    with pytest.raises(rs.LimitExceeded, match=r"sample 0 of group 0 .* bytes with its segments, got 335"):
+        rollouts.submit_samples([second, first], {"image": [[], half["image"]], "tokens": [[], []]}, segments=[0, 1])
     for number in range(256):
         rollouts.append(second, number, {"tokens": [number]}, 0)
     with pytest.raises(rs.LimitExceeded, match="expected at most 256 segments of a sample"):

@@ -16,6 +16,7 @@ import pytest
 
 import replay_server as rs
 from replay_server import aio
+from replay_server.tree import leaves_of, mapped
 
 SIGNATURE = {
     "tokens": rs.Column("int32", (None,), max_length=100),
@@ -55,8 +56,7 @@ def make(client: rs.Client) -> Iterator[Callable[..., rs.Rollouts]]:
 def fill(rollouts: rs.Rollouts, count: int, version: int = 0) -> list[rs.Lease]:
     """Leases samples and submits those, each with its place as its key."""
     leases = rollouts.lease(count, version, timeout=0)
-    for lease in leases:
-        rollouts.submit(lease, sample(lease.place))
+    rollouts.submit_samples(leases, {"tokens": [sample(lease.place)["tokens"] for lease in leases]})
     return leases
 
 
@@ -98,6 +98,30 @@ def test_the_learner_gets_the_columns_of_all_tasks_once_each_of_them_is_done(mak
     assert batch.data["extra"]["reward"].tolist() == [0, 1, 2, 3]
     assert batch.data["advantage"].tolist() == [-0.5, 0.5, -0.5, 0.5]
     assert batch.policy_versions.tolist() == [0] * 4
+
+
+def test_the_learner_gets_the_columns_that_it_chose(make):
+    rollouts = make()
+    fill(rollouts, 4)
+    for task in TASKS:
+        do(rollouts, task)
+    whole = rollouts.take(0, timeout=0)
+    for columns, expected in (
+        (["tokens"], {"tokens": None}),
+        (["extra"], {"extra": {"reference": None, "reward": None}}),
+        (["advantage", "extra/reward"], {"extra": {"reward": None}, "advantage": None}),
+        ([], {}),
+    ):
+        batch = rollouts.take(0, timeout=0, columns=columns)
+        assert mapped(batch.data, lambda column: None) == expected
+        assert batch.groups.tolist() == whole.groups.tolist()
+        assert batch.policy_versions.tolist() == whole.policy_versions.tolist()
+        for path, column in leaves_of(batch.data).items():
+            for row, other in zip(column, leaves_of(whole.data)[path], strict=True):
+                assert row.tolist() == other.tolist()
+    with pytest.raises(rs.SchemaError, match="no column 'reward': expected some of tokens, extra/reference"):
+        rollouts.take(1, timeout=0, columns=["reward"])
+    assert len(rollouts.take(0, timeout=0)) == 4, "the refused call did not ask for the next batch"
 
 
 def test_a_sample_is_ready_for_a_task_when_all_columns_that_it_reads_are_there(make):
@@ -228,8 +252,9 @@ def test_a_lease_of_a_task_that_expires_goes_to_another_worker_and_the_first_one
     assert rollouts.renew(first.leases[1:3], 0.0) == first.leases[1:3]
     again = rollouts.take_samples("reward", 1)
     assert places(again) == [1]
-    with pytest.raises(rs.LeaseExpired, match=r"1 of 4 leases had expired .* sample 1 of group 0; the others are sto"):
+    with pytest.raises(rs.LeaseExpired, match=r"1 of 4 leases had expired .* sample 1 of group 0; the others ") as lost:
         rollouts.put_columns(first, {"extra": {"reward": np.full(4, 7, np.float32)}})
+    assert lost.value.lost == first.leases[1:2]
     rollouts.put_columns(again, {"extra": {"reward": np.full(1, 9, np.float32)}})
     assert rollouts.take_samples("advantage", 2).data["extra"]["reward"].tolist() == [7, 9, 7, 7]
 

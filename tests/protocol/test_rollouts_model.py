@@ -190,11 +190,60 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
         else:
             assert answer is rs.LeaseExpired
 
+    @precondition(lambda self: self.given)
+    @rule(data=st.data(), off=st.sampled_from([0, 0, 0, -1, 1]), times=st.integers(1, 2))
+    def submit_samples(self, data: st.DataObject, off: int, times: int) -> None:
+        named = st.lists(self.some_leases(), unique_by=lambda lease: (lease.place, lease.holder), max_size=6)
+        self.submit_at_once(data.draw(named), off, times)
+
+    def submit_at_once(self, leases: list[rs.Lease], off: int, times: int) -> None:
+        """With another number of segments for the last one, if it is told so."""
+        keys = list(range(self.keys + 1, self.keys + 1 + len(leases)))
+        self.keys += len(leases)
+        there = [self.segments.get(lease.place, []) for lease in leases]
+        segments = [len(some) for some in there]
+        if leases:
+            segments[-1] = max(0, segments[-1] + off)
+        tokens = [[] if some else [key] for some, key in zip(there, keys, strict=True)]
+        held = [self.held.get(lease.place) == lease for lease in leases]
+        given = {"key": keys, "tokens": tokens}
+        self.client.times = times
+        lost: list[rs.Lease] = []
+        try:
+            self.rollouts.submit_samples(leases, given, segments)
+            refused = False
+        except rs.SchemaError:
+            refused = True
+        except rs.LeaseExpired as error:
+            lost, refused = error.lost, False
+        finally:
+            self.client.times = 1
+        assert refused == any(
+            has and len(some) != count for has, some, count in zip(held, there, segments, strict=True)
+        )
+        if refused:
+            return
+        assert lost == [
+            lease
+            for lease, has in zip(leases, held, strict=True)
+            if not has
+            and (lease.batch < self.version - self.delay or self.there.get(lease.place, (None, 0))[0] != lease)
+        ]
+        for lease, key, has in zip(leases, keys, held, strict=True):
+            if has:
+                self.there[lease.place] = (self.held.pop(lease.place), key)
+                self.note(lease.place)
+                self.open.discard(lease.place)
+
     @precondition(lambda self: self.held)
-    @rule(slow=st.integers(0, 1), times=st.integers(1, 2))
-    def submit_what_is_held(self, slow: int, times: int) -> None:
+    @rule(slow=st.integers(0, 1), at_once=st.booleans(), times=st.integers(1, 2))
+    def submit_what_is_held(self, slow: int, at_once: bool, times: int) -> None:
         """All but the first ones, which are slow."""
-        for lease in list(self.held.values())[slow:]:
+        leases = list(self.held.values())[slow:]
+        if at_once:
+            self.submit_at_once(leases, 0, times)
+            return
+        for lease in leases:
             self.keys += 1
             segments = len(self.segments.get(lease.place, []))
             assert self.told(self.rollouts.submit, lease, self.submitted(lease), segments, times=times) is None
@@ -291,17 +340,18 @@ class RolloutsThroughRestarts(RuleBasedStateMachine):
     @rule(
         behind=st.lists(st.integers(-1, 2), max_size=3),
         slow=st.integers(0, 1),
+        at_once=st.booleans(),
         rounds=st.integers(1, 3),
         times=st.integers(1, 2),
     )
-    def go_on_to_further_batches(self, behind: list[int], slow: int, rounds: int, times: int) -> None:
+    def go_on_to_further_batches(self, behind: list[int], slow: int, at_once: bool, rounds: int, times: int) -> None:
         for _ in range(rounds):
             self.lease(7, 0, False, times)
             for lease in list(self.held.values())[slow:]:
                 for each in behind:
                     self.grow(lease, each, 0, times)
             if self.held:
-                self.submit_what_is_held(slow, times)
+                self.submit_what_is_held(slow, at_once, times)
             if self.tasks:
                 self.do_all_that_is_ready(times)
                 self.do_all_that_is_ready(times)

@@ -50,6 +50,14 @@ def check(batch: rs.Batch) -> None:
     assert (batch.data["state"] == reward.astype(np.float64)[:, None]).all()
 
 
+def check_shown(shown: rs.Batch, out: rs.Batch) -> None:
+    """The arrays of `out`, filled anew, in columns that cannot be written to."""
+    assert {array.flags.writeable for array in shown.data.values()} == {False}
+    assert all(np.shares_memory(array, out.data[name]) for name, array in shown.data.items())
+    assert {array.flags.writeable for array in out.data.values()} == {True}
+    check(shown)
+
+
 def field(client: rs.Client, name: str) -> int:
     info: Any = client.redis.info("all")
     return int(info[name])
@@ -94,6 +102,7 @@ def test_the_caller_chooses_whether_columns_can_be_written_to(server, client, sh
             check(batch)
         out = chosen.sample("t", BATCH, writable=True)
         assert chosen.sample("t", BATCH, out=out) is out
+        check_shown(chosen.sample("t", BATCH, out=out, writable=False), out)
         for options in ({}, {"writable": True}):
             with chosen.sampler("t", BATCH, **options) as batches:
                 for _, batch in zip(range(6), batches, strict=False):  # more than are ahead: arrays are used again
@@ -106,6 +115,8 @@ def test_the_caller_chooses_whether_columns_can_be_written_to(server, client, sh
                 batch = await chosen.sample("t", BATCH, writable=writable)
                 assert {array.flags.writeable for array in batch.data.values()} == {expected}
                 check(batch)
+            out = await chosen.sample("t", BATCH, writable=True)
+            check_shown(await chosen.sample("t", BATCH, out=out, writable=False), out)
 
     rs.aio.run(work())
     client.drop_table("t")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import os
 import random
@@ -135,6 +136,95 @@ def test_tensors_of_a_writable_sampler_may_be_written_to(handle):
             batch.data["obs"]["state"] /= 255
 
 
+def test_a_batch_of_tensors_tells_the_details_that_were_asked_for(handle):
+    handle.update_priorities(handle.sample(200, replace=False).ids, np.full(200, 3.0))
+    single = handle.sample(8, details=True)
+    tensors = single.torch()
+    assert (tensors.priorities == 3).all()
+    for name in ("priorities", "times_sampled", "ages", "table_sizes"):
+        np.testing.assert_array_equal(getattr(tensors.to("meta"), name), getattr(single, name))
+    with sampler(handle, 16, details=True) as batches:
+        batch = next(batches)
+        assert (batch.table_sizes == 200).all()
+        assert (batch.times_sampled >= 1).all()
+    with sampler(handle, 16) as batches, pytest.raises(AttributeError, match="details=True"):
+        _ = next(batches).priorities
+
+
+def test_a_batch_of_tensors_tells_which_shards_are_missing():
+    buffer = rs.Buffer(rs.Table("t", 10, {"k": rs.Column("int64")}))
+    buffer.add({"k": [1]})
+    batch = dataclasses.replace(buffer.sample(2), missing=(3,))
+    assert batch.torch().to("meta").missing == (3,)
+
+
+@pytest.mark.parametrize("where", ["in process", "server"])
+def test_a_column_of_bytes_is_refused_by_its_name(where, client, make_table):
+    signature = {"x": rs.Column("float32"), "info": {"tag": rs.Column("S4")}}
+    handle = rs.Buffer(rs.Table("t", 10, signature)) if where == "in process" else client[make_table(10, signature)]
+    handle.add({"x": np.ones(3, np.float32), "info": {"tag": [b"a", b"b", b"c"]}})
+    refusal = r"column 'info/tag' holds bytes \(S4\), which torch has no dtype for: leave it out with columns=\['x'\]"
+    with pytest.raises(rs.SchemaError, match=refusal):
+        handle.sample(2).torch()
+    with pytest.raises(rs.SchemaError, match=refusal):
+        sampler(handle, 2)
+    with sampler(handle, 2, columns=["x"]) as batches:
+        assert next(batches).data["x"].tolist() == [1, 1]
+    assert handle.sample(2, columns=["x"]).torch().data["x"].tolist() == [1, 1]
+
+
+def test_a_table_that_was_made_anew_without_bytes_is_sampled(client, make_table):
+    name = make_table(10, {"tag": rs.Column("S4")})
+    client.add(name, {"tag": [b"a"]})
+    client.drop_table(name)
+    with rs.Client(client.url) as other:
+        other.create_table(rs.Table(name, 10, {"tag": rs.Column("int32")}))
+        other.add(name, {"tag": [3]})
+    with sampler(client[name], 2) as batches:  # this client still knows the one with bytes
+        assert next(batches).data["tag"].tolist() == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "told"),
+    [
+        ({"beta": -1}, ValueError, r"\(beta\) must be a number from 0 to 100, got -1"),
+        ({"beta": "x"}, ValueError, r"\(beta\) must be a number from 0 to 100, got 'x'"),
+        ({"timeout": -1}, ValueError, "timeout must be None or at least 0 seconds, got -1"),
+        ({"columns": ["no"]}, rs.SchemaError, "has no column 'no'"),
+        ({"columns": "k"}, rs.SchemaError, r"columns must be a list of names, got the string 'k': write \['k'\]"),
+        ({"prefetch": 1.5}, ValueError, "prefetch must be a whole number of at least 1 batch, got 1.5"),
+        ({"device": "mps"}, ValueError, r"device must be cpu or cuda, got 'mps': sample on the CPU and use batch\.to"),
+        ({"device": "nowhere"}, ValueError, "device must be cpu or cuda, got 'nowhere'"),
+        ({"device": "cuda:99"}, ValueError, "device 'cuda:99' is not there"),
+    ],
+)
+def test_a_wrong_option_is_refused_when_the_sampler_is_made(handle, options, error, told):
+    with pytest.raises(error, match=told):
+        sampler(handle, 4, **options)
+
+
+def test_what_is_no_table_is_refused_and_says_what_is_expected(client):
+    for made in (sampler, IterableDataset):
+        with pytest.raises(TypeError, match=r'expected a table, client\["atari"\] or an rs\.Buffer, got'):
+            made(client, 4)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "options", "error", "told"),
+    [
+        (0, {}, ValueError, "batch_size must be at least 1, got 0"),
+        (3, {"foo": 1}, TypeError, "unexpected keyword argument 'foo'"),
+        (3, {"batches": 2.5}, ValueError, "batches must be a whole number of at least 0, got 2.5"),
+        (3, {"batches": -1}, ValueError, "batches must be at least 0, got -1"),
+        (3, {"beta": -1}, ValueError, "from 0 to 100"),
+        (3, {"in_flight": 0}, ValueError, "in_flight must be at least 1"),
+    ],
+)
+def test_a_wrong_option_of_a_data_set_is_refused_when_it_is_made(handle, batch_size, options, error, told):
+    with pytest.raises(error, match=told):
+        IterableDataset(handle, batch_size, **options)
+
+
 def test_beta_is_annealed_and_columns_are_chosen(handle):
     handle.update_priorities(handle.sample(200, replace=False).ids, np.linspace(1, 3, 200))
     with sampler(handle, 64, beta=0.0, prefetch=1, columns=["k"]) as batches:
@@ -164,6 +254,19 @@ def test_priorities_may_be_of_any_float(handle, dtype):
     with PriorityUpdates(handle) as updates:
         updates.update_priorities(ids, torch.full((10,), 1.5, dtype=dtype))
     assert handle.info()["max_priority"] == 1.5
+
+
+def test_priorities_may_be_an_array_and_keep_their_order(handle):
+    with sampler(handle, 50, replace=False) as batches:
+        ids = next(batches).ids
+        batches.update_priorities(ids, torch.full((50,), 7.0))
+        batches.update_priorities(ids, np.full(50, 2.0))
+        batches.update_priorities(ids[:2], [2.0, 2.0])
+        with pytest.raises(rs.PriorityError, match="expected 50 priorities"):
+            batches.update_priorities(ids, np.ones(3))
+    assert (handle.get(ids).ids == ids).all()
+    assert handle.info()["updates_applied"] == 102
+    assert set(handle.sample(200, replace=False, details=True).priorities.tolist()) == {1.0, 2.0}
 
 
 def test_priorities_with_a_graph_are_refused_and_say_what_to_do(handle):

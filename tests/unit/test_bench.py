@@ -16,7 +16,7 @@ from replay_server.bench.items import KINDS
 from replay_server.bench.load import Crew, Load, run
 from replay_server.bench.main import PAPERS
 from replay_server.bench.main import main as bench
-from replay_server.bench.peers import claims, in_process, ratios
+from replay_server.bench.peers import claims, environments_to_make, in_process, ratios
 from replay_server.bench.peers.systems import SYSTEMS
 from replay_server.bench.peers.table import markdown, rows
 from replay_server.bench.process import Program
@@ -81,6 +81,14 @@ def test_papers_are_told_apart_from_what_measures_this_project(capsys: pytest.Ca
 def test_a_peer_without_its_environment_is_refused_with_the_command_that_makes_it() -> None:
     with pytest.raises(RuntimeError, match="bench peers --setup"):
         Program("cpprb", "cpprb")
+
+
+def test_set_up_makes_the_environments_of_the_peers_that_are_named() -> None:
+    assert environments_to_make(["reverb_frames", "cpprb"]) == ["cpprb", "reverb"]
+    assert environments_to_make(["replay"]) == []
+    assert {"cpprb", "reverb", "rllib"} <= set(environments_to_make(None))
+    with pytest.raises(RuntimeError, match="no peer is called 'reverbs'"):
+        environments_to_make(["reverbs"])
 
 
 def test_an_environment_made_for_other_requirements_counts_as_missing(tmp_path: Path) -> None:

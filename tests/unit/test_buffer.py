@@ -172,7 +172,7 @@ def test_out_reuses_its_arrays():
     out.data["x"] = out.data["x"].tolist()
     with pytest.raises(rs.SchemaError, match="must be an array, got list"):
         buffer.sample(4, out=out)
-    with pytest.raises(rs.LimitExceeded, match="at least 1 item, got -1"):
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got -1"):
         buffer.sample(-1)
     with pytest.raises(rs.LimitExceeded, match="at least 1, got -1"):
         rs.SumTree(-1)
@@ -237,6 +237,28 @@ def test_configure_changes_the_limiter_of_a_live_buffer():
     assert woken.wait(60)
     waiter.join()
     assert buffer.table.rate_limiter == rs.MinSize(2)
+
+
+@pytest.mark.parametrize(("before", "after"), [(8.0, 2.0), (2.0, 8.0)])
+def test_another_ratio_holds_from_when_it_is_given(before: float, after: float) -> None:
+    """Nobody has to make up for the past: with a lead over the whole time, one side would wait for the other."""
+    buffer = make(rate_limiter=rs.SampleToInsertRatio(before, 10, 16.0))
+    buffer.add(items(*range(10)))
+
+    def draw(samples: int) -> None:
+        for _ in range(samples // 8):
+            buffer.sample(8, timeout=0)
+
+    def turns(ratio: float, samples: int) -> None:
+        for _ in range(samples // 8):
+            draw(8)
+            buffer.add(items(*range(int(8 / ratio))), timeout=0)
+
+    turns(before, 400)
+    buffer.configure(rate_limiter=rs.SampleToInsertRatio(after, 10, 16.0))
+    turns(after, 400)
+    with pytest.raises(rs.Timeout):  # 40 samples are more than the band is wide
+        draw(40)
 
 
 def test_a_sampler_prefetches_and_its_batches_stay_as_they_were():

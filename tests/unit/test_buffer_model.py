@@ -104,6 +104,18 @@ class Model:
             return None if size < limiter.min_size_to_sample else rs.Timeout
         return None
 
+    def worth(self, limiter) -> float:
+        """Samples that the inserts are worth since there are min_size_to_sample of them."""
+        if not isinstance(limiter, rs.SampleToInsertRatio):
+            return self.samples
+        return max(0, self.inserts - limiter.min_size_to_sample) * limiter.samples_per_insert
+
+    def change_limiter(self, limiter) -> None:
+        """A ratio begins where the one before it was: neither side makes up for the past."""
+        if isinstance(limiter, rs.SampleToInsertRatio):
+            samples = self.samples - self.worth(self.table.rate_limiter) + self.worth(limiter)
+            self.samples = max(0, math.floor(samples + 0.5))
+
     def limiter_refuses_sample(self, n: int) -> type[Exception] | None:
         limiter, size = self.table.rate_limiter, len(self.live)
         if isinstance(limiter, rs.Queue):
@@ -306,6 +318,7 @@ class BufferMachine(RuleBasedStateMachine):
         for item, entry in list(model.live.items()):
             if limit and (model.times == 0 or limit < model.times) and entry.times >= limit:
                 model.leave(item)
+        model.change_limiter(table.rate_limiter)
         model.table, model.times = table, limit
         self.settle(max(0, len(model.live) - model.capacity), set(model.live))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import replay_server as rs
@@ -106,6 +106,7 @@ def test_every_reply_type_however_it_is_cut(stream, value, step):
         ("LEASEEXPIRED the lease was given back", rs.LeaseExpired),
         ("NOTTAKEN the batch of policy version 3 is next", rs.BatchNotTaken),
         ("READONLY You can't write against a read only replica.", rs.NotPrimary),
+        ("MOVED 3999 127.0.0.1:7001", rs.NotPrimary),
         ("UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)", rs.NotPrimary),
         ("UNBLOCKED client unblocked via CLIENT UNBLOCK", rs.ServerError),
         ("ERR max number of clients reached", rs.LimitExceeded),
@@ -171,6 +172,7 @@ def test_what_is_no_array_is_refused():
 
 
 @given(st.binary(max_size=200), st.integers(0, 100), st.integers(0, 255))
+@example(b"", 13, ord(","))  # NumPy takes the name of a dtype with a comma apart, and raises a SyntaxError
 def test_damaged_arrays_are_refused_and_never_read_past_their_end(noise, at, value):
     good = bytearray(joined(encode_arrays({"a": np.arange(5), "b": np.ones((2, 2))}).buffers))
     good[at % len(good)] = value

@@ -80,6 +80,7 @@ def test_python_values_are_converted_where_nothing_is_lost():
         "datetime64[s]",
         ">f4",
         "void",
+        None,
         "complex256",
         [("a", "i4"), ("b", "f4")],
     ],

@@ -92,3 +92,31 @@ def test_a_command_names_the_extra_that_it_needs(module: str, words: str, extra:
     told = rf"{words.split()[0]} needs {module}[.\w]*: pip install 'replay-server\[{extra}\]'"
     assert re.search(told, result.stderr), result.stderr
     assert not list(tmp_path.iterdir()), "a run directory was left"
+
+
+@pytest.mark.parametrize(
+    ("module", "library", "what"),
+    [
+        ("torch", "torch", "replay-server[rl]"),
+        ("jax", "jax", "jax"),
+        ("adapters.cleanrl", "torch", "replay-server[rl]"),
+        ("adapters.cleanrl", "gymnasium", "replay-server[rl]"),
+        ("adapters.rllib", "ray", "replay-server[ray]"),
+        ("adapters.rllib", "tree", "ray[rllib]"),
+        ("adapters.stable_baselines3", "stable_baselines3", "stable-baselines3"),
+        ("adapters.tianshou", "tianshou", "tianshou"),
+        ("adapters.torchrl", "tensordict", "torchrl"),
+        ("adapters.transfer_queue", "transfer_queue", "TransferQueue"),
+    ],
+)
+def test_a_module_names_what_its_library_comes_with(module: str, library: str, what: str) -> None:
+    """It raised "No module named …" alone."""
+    pytest.importorskip("gymnasium", reason="needs the extra rl (make setup installs it)")
+    pytest.importorskip("ray", reason="needs the extra ray (make setup installs it)")
+    program = f"import sys; sys.modules[{library!r}] = None; import importlib\n"
+    program += f"try: importlib.import_module('replay_server.{module}')\n"
+    program += "except ImportError as error: print(error.name, error, sep='|')"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    name, _, told = result.stdout.partition("|")
+    assert name.partition(".")[0] == library, result.stderr
+    assert told.strip() == f"replay_server.{module} needs {name}: pip install '{what}'"

@@ -272,3 +272,16 @@ def test_rows_of_other_dtypes_come_back(dtype):
     buffer.add({"x": values})
     check_same(buffer.sample(2).data["x"], values)
     assert buffer.sample(2).data["x"].padded().shape == (2, 2, 2)
+
+
+@pytest.mark.parametrize("rows", [2, 200])
+@pytest.mark.parametrize(
+    ("dtype", "fill"),
+    [("int32", np.nan), ("int32", 0.5), ("uint8", -1), ("uint8", 256), ("int64", np.inf), ("bool", 2)],
+)
+def test_a_fill_that_the_column_cannot_hold_is_refused(rows, dtype, fill):
+    ragged = rs.Ragged(np.ones(rows, dtype), np.array([0, rows, rows], np.int64))
+    with pytest.raises(rs.SchemaError, match=f"fill must be a value of {dtype}, got {fill!r}"):
+        ragged.padded(fill)
+    assert ragged.padded(True).shape == (2, rows)
+    assert np.isnan(rs.Ragged(np.ones(rows), ragged.offsets).padded(np.nan)[1]).all()

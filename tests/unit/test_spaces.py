@@ -104,9 +104,26 @@ def test_spaces_without_one_shape_are_refused_by_their_path(space, words):
         rs.signature_of(Meadow(space, spaces.Discrete(2)))
 
 
-def test_keys_that_cannot_be_names_are_refused():
-    env = Meadow(spaces.Dict({"a/b": spaces.Discrete(2)}), spaces.Discrete(2))
-    with pytest.raises(rs.SchemaError, match="no slash, got 'a/b'"):
-        rs.Table("t", 1, rs.signature_of(env))
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        (spaces.Dict({"a/b": spaces.Discrete(2)}), "no slash, got 'a/b'"),
+        (spaces.Dict({"a b": spaces.Discrete(2)}), "without blanks or control characters, got 'obs/a b'"),
+        (spaces.Dict({"0": spaces.Discrete(2)}), "'obs' has the keys 0, which are places of a tuple"),
+        (spaces.Dict({}), "expected columns in 'obs', got an empty dict"),
+        (spaces.Tuple(()), "expected columns in 'obs', got an empty tuple"),
+    ],
+)
+@pytest.mark.parametrize("n_step", [None, 1])
+def test_keys_that_cannot_be_names_are_refused(space, words, n_step):
+    with pytest.raises(rs.SchemaError, match=words):
+        rs.signature_of(Meadow(space, spaces.Discrete(2)), n_step)
+
+
+def test_what_is_no_environment_or_no_number_of_steps_is_refused():
+    env = Meadow(spaces.Discrete(2), spaces.Discrete(2))
+    for n_step in (0, -1, 1.5, "3"):
+        with pytest.raises(rs.SchemaError, match=f"n_step must be a whole number of at least 1, got {n_step!r}"):
+            rs.signature_of(env, n_step)
     with pytest.raises(rs.SchemaError, match="expected a Gymnasium environment"):
         rs.signature_of("CartPole-v1")  # type: ignore[arg-type]

@@ -159,6 +159,10 @@ def test_what_is_wrong_is_refused_and_nothing_is_taken():
     writer.append(step(0))
     with pytest.raises(rs.SchemaError, match="only the final observation"):
         writer.append({"frame": np.zeros(FRAME, np.uint8)}, final=False)
+    for empty, got in (({}, "no columns"), ({"action": 1, "key": 2}, "action, key")):
+        for final in (None, True):
+            with pytest.raises(rs.SchemaError, match=f"expected some of frame, reward, got {got}; end_episode"):
+                writer.append(empty, final=final)
     with pytest.raises(rs.SchemaError, match="'return' was not among those of the first append"):
         writer.append(step(0, **{"return": 0.0}))
     with pytest.raises(rs.SchemaError, match="from -1, the newest step, to -1, got -2"):
