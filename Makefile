@@ -14,6 +14,7 @@ LOGDIR ?=
 # Further options of replay-server apex, e.g. ARGS="--profile cartpole"
 ARGS ?=
 FUZZ_SECONDS ?= 20
+# Of the simulated machine. The tests run as many, from seed 1 on.
 FIRST ?= 1
 SEEDS ?= 10000
 # Folders of tests at a time. Tests wait for two fifths of their time, so three keep two processors busy. More need more
@@ -154,9 +155,11 @@ bench: setup
 	@$(BIN)/replay-server bench server --json runs/bench/server.json --plot runs/bench/server.png $(ARGS)
 
 simulate: setup
-	@$(BIN)/cmake -S native -B build/simulation -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DREPLAY_TESTS=ON > build/simulation.log
+	@$(BIN)/cmake -S native -B build/simulation -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DREPLAY_TESTS=ON \
+	    > build/simulation.log
 	@$(BIN)/cmake --build build/simulation --target test_failing_machine >> build/simulation.log
-	@build/simulation/test_failing_machine -first=$(FIRST) -seeds=$(SEEDS)
+	@build/simulation/test_failing_machine -first=$(FIRST) -seeds=$(SEEDS) -jobs=$$(nproc) \
+	    -progress=$(abspath build)/simulation-$(FIRST)-$(SEEDS).progress
 
 fuzz: setup
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -s tests/native -k fuzz --timeout 0

@@ -48,7 +48,9 @@ DIFFERENCES: dict[str, str] = {
     "`QUICKLIST-PACKED-THRESHOLD`, `REPLYBUFFER`, `PAUSE-CRON` and `CHANGE-REPL-ID` check their arguments and change "
     "nothing. Subcommands about memory and processes are not there.",
     "failover": "Replicas are asked at once how far they are. A target that is a primary already is followed, since "
-    "its answer may have been lost; Redis gives up, and there are two primaries.",
+    "its answer may have been lost; Redis gives up, and there are two primaries. Also [of a "
+    "shard](cluster.md#a-replica-of-a-shard), where Redis's is refused.",
+    "replicaof": "Also [of a shard](cluster.md#a-replica-of-a-shard), where Redis's is refused.",
     "function|load": "A library must be loaded within 0.5 s, also by `FUNCTION RESTORE`. `getmetatable(_G)` is "
     "`false`.",
     "function|list": "In the order in which libraries came.",

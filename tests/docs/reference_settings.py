@@ -11,10 +11,12 @@ HEAD = """# Settings of the algorithms
 ## Ape-X
 
 Every setting is an option of `replay-server apex`: [all of them](commands.md#replay-server-apex). A profile changes
-these defaults (an empty cell leaves one as it is), and what is given on the command line wins over it. ALE/*
-get `paper`. Where one machine does everything they get `atari-gpu` if it has a GPU that torch finds and 8 cores
-or more, else `atari-small` if it has fewer than 16 cores. All others get `cartpole`. `atari-gpu` was not run on a
-GPU yet.
+these defaults (an empty cell leaves one as it is), and what is given on the command line wins over it. Without
+`--profile`, ALE/* get `atari-gpu` where the learner's machine has a GPU that torch finds
+([measured on one](../how-to/gpu.md#measured-on-an-h100)), and `atari-small` elsewhere. Where actors share that
+machine, `atari-gpu` also needs 8 cores. Environments with continuous actions get `sac`, and all others `cartpole`,
+where `learner_threads` stays `auto` for observations with images. The defaults, the paper's, are meant for hundreds
+of actors: `--profile paper` takes them.
 
 """
 POLICIES = """

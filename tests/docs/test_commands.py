@@ -18,8 +18,8 @@ pytest.importorskip("gymnasium", reason="parsers of training need gymnasium (mak
 PAGES = all_pages()
 SHELL_BLOCKS = [block for page in PAGES for block in page.blocks if block.language in LANGUAGES]
 FOREIGN = re.compile(
-    "--(build-arg|file-prefix|huge-dir|iova-mode|lcores|net|network|no-build-isolation|no-deps|no-huge|no-pci|privileged"
-    "|proc-type|rdb|restart|rm|status|user|vdev|version)"
+    "--(build-arg|file-prefix|huge-dir|in-memory|iova-mode|lcores|net|network|no-build-isolation|no-deps|no-huge|no-pci"
+    "|privileged|proc-type|rdb|restart|rm|single-file-segments|status|user|vdev|version)"
 )
 """Options of other programs that running text names."""
 

@@ -23,8 +23,13 @@ EXCEPTIONS = {
         "side": "what the sides do",
         "measurement": "what is measured",
     },
+    "docs/durability.md": {
+        "setting": "settings",
+        "`appendfsync`": "what is promised",
+        "of a table": "what is recorded",
+        "the last increment ends with an incomplete command, or in zeros": "what a start does",
+    },
     "docs/figures.md": {"`access`": "what the paper had", "push of an actor": "sizes of messages"},
-    "docs/how-to/replace-a-buffer.md": {"Stable-Baselines3, SAC, Pendulum, 4,000 steps": "what the examples print"},
     "docs/papers.md": {"paper": "what the papers claim; our numbers stand in the tables of each paper"},
     "docs/results.md": {"task": "goals, and rows of the tables below it"},
     "docs/scaler-comparison.md": {

@@ -1,7 +1,7 @@
 """The page with ten tasks in three libraries: this project's code is never the longest, and the others' runs too.
 
 What is run of the others needs their environments: `python tests/examples/example_environments.py torchrl`, and
-`replay-server bench peers --setup reverb`.
+`replay-server bench peers --setup --peer reverb`.
 """
 
 from __future__ import annotations
@@ -55,10 +55,11 @@ def section(heading: str) -> str:
 
 
 def test_this_project_is_never_the_longest() -> None:
+    """Where all three have the same number of lines, as where each is one call, none is the longest."""
     for heading, libraries in tasks().items():
         own = lines_of(libraries["this"])
         others = [lines_of(blocks) for name, blocks in libraries.items() if name != "this"]
-        assert own <= max(others), heading
+        assert own < max(others) or set(others) == {own}, heading
 
 
 def test_the_table_of_lines_is_what_the_blocks_have() -> None:
@@ -101,7 +102,7 @@ def indented(code: list[str]) -> str:
 
 
 def test_reverbs_code_runs(tmp_path: Path) -> None:
-    runs(environments.python_of("reverb"), "Reverb", tmp_path, "replay-server bench peers --setup reverb")
+    runs(environments.python_of("reverb"), "Reverb", tmp_path, "replay-server bench peers --setup --peer reverb")
 
 
 def test_torchrls_code_runs(tmp_path: Path) -> None:
