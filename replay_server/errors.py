@@ -1,4 +1,4 @@
-"""What the library raises, and how a refusal of the server or of the native core becomes one of these."""
+"""The exceptions of the library, and how an error of the server or of the native core becomes one of them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class ReplayError(Exception):
 class ConnectionLost(ReplayError, ConnectionError):
     """The server cannot be reached, or the connection ended before the reply was complete.
 
-    Commands that are safe to repeat were repeated first. If an `add`, or a `publish_weights` without a version, raises
-    it, the server may or may not have stored the data.
+    The client has already repeated commands that are safe to repeat. If an `add`, or a `publish_weights` without a
+    version, raises this, the server may or may not have stored the data.
     """
 
 
 class Timeout(ReplayError, TimeoutError):
-    """An `add` or a `sample` waited longer than its timeout.
+    """A call that waits, such as `add` or `sample`, waited longer than its timeout.
 
     Attributes:
         reason: what it waited for, such as "too few items: the table holds 3, sampling waits for
@@ -36,14 +36,14 @@ class TableNotFound(ReplayError, LookupError):
 
 
 class TableClosed(ReplayError):
-    """The table is closed (`Client.close_table`): nothing can be added, and a sample would have waited for more items.
+    """The table is closed (`Client.close_table`): it takes no items, and no more will come for a sample that waits.
 
-    The message has the table and the reason. A sampler's iteration ends instead of raising this.
+    The message names the table and the reason. A sampler's iteration ends instead of raising this.
     """
 
 
 class SchemaError(ReplayError, ValueError):
-    """The spec of a table is wrong, or the columns, shapes or dtypes of a batch. Nothing was stored."""
+    """The spec of a table is wrong, or the columns, shapes or dtypes of a batch are. Nothing was stored."""
 
 
 class PriorityError(ReplayError, ValueError):
@@ -51,7 +51,7 @@ class PriorityError(ReplayError, ValueError):
 
 
 class LimitExceeded(ReplayError):
-    """A limit of the server was reached: request size, clients, memory, items, or a batch that no wait could admit."""
+    """A limit of the server was reached: request size, clients, memory, items, or a batch that no wait could let in."""
 
 
 class ServerError(ReplayError, RuntimeError):
@@ -67,11 +67,11 @@ class ServerError(ReplayError, RuntimeError):
 
 
 class NotPrimary(ServerError):
-    """The server is a replica, became one under a call that waited, or is a primary whose place another one has taken.
-    Or it is a shard that sends its client to another server (`code` "MOVED").
+    """The server is a replica, became one while a call waited, or is a primary that another one has replaced. Or it is
+    a shard that sends its client to another server (`code` "MOVED").
 
-    It has done nothing. A client whose URL names several hosts looks for the primary itself, for `reconnect_timeout`;
-    so does a client of a cluster, if another server has a shard's number.
+    The call has done nothing. A client whose URL names several hosts looks for the primary itself, for
+    `reconnect_timeout`; so does a client of a cluster, if another server has taken over a shard's number.
     """
 
 
@@ -80,13 +80,13 @@ class StaleVersion(ServerError):
 
 
 class LeaseExpired(ServerError):
-    """The lease of a sample is another worker's by now, or its batch was trained on. Nothing of that lease was changed.
+    """Another worker has the lease of a sample now, or its batch was trained on. The call did not change that sample.
 
-    `submit_samples` and `put_columns` have stored what came with their other leases. A repeated call whose reply was
-    lost raises it too, if the batch was trained on meanwhile: then the sample or the columns were used.
+    `submit_samples` and `put_columns` have stored the data of their other leases. A call that is repeated because its
+    reply was lost also raises this if the batch was trained on meanwhile: then the sample or the columns were used.
 
     Attributes:
-        lost: the leases that were lost, of a call that submits or puts; else empty.
+        lost: the lost leases, after `submit_samples` and `put_columns`; else empty.
     """
 
     def __init__(self, message: str, code: str = "LEASEEXPIRED", lost: Sequence[Any] = ()) -> None:
@@ -95,11 +95,11 @@ class LeaseExpired(ServerError):
 
 
 class BatchNotTaken(ServerError):
-    """`Rollouts.take` was asked for a batch, and the one before it was not taken. Nothing was changed."""
+    """`Rollouts.take` was asked for a batch before the previous one was taken. Nothing was changed."""
 
 
 class GradientNotWaiting(ServerError):
-    """A gradient that should be marked as applied does not wait: it was applied or dropped already, or is unknown.
+    """A gradient cannot be marked as applied, because it is not waiting: it was applied, dropped, or never pushed.
 
     Nothing was published.
     """
@@ -141,21 +141,22 @@ def error_from_reply(text: str) -> ReplayError:
 
 
 def error_of_own_request(error: ReplayError) -> ReplayError:
-    """An error reply to a request of this client, whose lengths are well-formed: one that the server calls invalid, in
-    Redis's words, is above its limit."""
+    """The exception for an error reply to this client's own request. Its lengths are well-formed, so a length that the
+    server calls invalid, in Redis's words, is above the server's limit."""
     words = ("ERR Protocol error: invalid bulk length", "ERR Protocol error: invalid multibulk length")
     if isinstance(error, ServerError) and str(error).startswith(words):
-        return LimitExceeded(f"the request is larger than the server takes (proto-max-bulk-len): {error}")
+        advice = "send less at once, or raise that setting"
+        return LimitExceeded(f"the request is larger than the server takes (proto-max-bulk-len); {advice}: {error}")
     return error
 
 
 def error_from_core(code_name: str, message: str) -> ReplayError:
-    """The exception for a refusal of the native core: the code's name as the server would send it, and the sentence."""
+    """The exception for an error of the native core, from its code's name (as the server sends it) and its sentence."""
     return error_from_reply(f"{code_name} {message}")
 
 
 def explain(what: str, timeout: float | None, value: Any) -> Any:
-    """Gives a Timeout the command that it ended."""
+    """Adds to a Timeout what timed out."""
     if isinstance(value, Timeout):
         waited = "would have to wait" if timeout == 0 else f"timed out after {timeout:g} s" if timeout else "stopped"
         return Timeout(f"{what} {waited}: {value.reason}", value.reason)

@@ -119,7 +119,7 @@ class TrainSettings:
     plot: bool = False
     """Draw the run when it ends: reward, actors, where rounds spent their time, every function."""
     dashboard: str = "auto"
-    """Pages of the run in the browser while it lasts: auto (any free port, where nicegui is installed), a port, off."""
+    """The run's dashboard in the browser: auto (any free port, if nicegui is installed), a port, or off."""
     wandb: str = "off"
     """Weights & Biases: off, offline (files in the run directory, which `wandb sync` sends) or online."""
     checkpoint_every: int = 10

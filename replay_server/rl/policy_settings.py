@@ -29,7 +29,7 @@ class PolicySettings:
     noop_max: int = 30
     """A game begins with a random number of no-ops, up to this many, so that games differ; 0 = none."""
     fire_on_reset: bool = True
-    """Press FIRE where a game waits for it to begin."""
+    """Press FIRE to start a game that waits for it."""
     episodic_life: bool = True
     """On Atari a lost life counts as terminated for the learner; the game goes on."""
     reward_clip: float | None = 1.0

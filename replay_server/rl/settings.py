@@ -13,38 +13,38 @@ from typing import Any, Literal
 class ApexSettings:
     """Ape-X (Horgan et al. 2018, section 4 and appendix C): DQN, or soft actor-critic for continuous actions.
 
-    Defaults are the paper's; `PROFILES` adapts them to small machines.
+    Defaults are the paper's; `PROFILES` adapts them to smaller machines and to other environments.
     """
 
     env: str = "ALE/Breakout-v5"
-    """Gymnasium id, or module:id. Games of ALE/* are preprocessed; observations of others go in as they are."""
+    """Gymnasium id, or module:id. Games of ALE/* are preprocessed; other observations are used as they are."""
     profile: str = "paper"
     """Named set of defaults: paper, cartpole, atari-small, atari-gpu, sac. Fields given explicitly win over the
     profile. Without it, a command chooses by environment and machine, and never chooses paper."""
     algo: Literal["auto", "dqn", "sac"] = "auto"
-    """dqn: dueling double DQN, for discrete actions. sac: soft actor-critic, for continuous ones (a Box). auto: the one
-    that learns the environment's actions."""
+    """dqn: dueling double DQN, for discrete actions. sac: soft actor-critic, for continuous actions (a Box). auto: by
+    the environment's actions."""
     seed: int = 1
     """Seeds environments, networks, exploration, and the server's sampling."""
     actors: int = 8
     """Actor processes."""
     actors_on: str = "processes"
-    """Where actors run: processes (of this machine), ray (a Ray cluster of this machine, for the job alone), or
-    ray:HOST:PORT (a Ray cluster that is there, for many machines)."""
+    """Where actors run: processes (on this machine), ray (a Ray cluster on this machine, only for the job), or
+    ray:HOST:PORT (an existing Ray cluster, for many machines)."""
     host: str = "127.0.0.1"
-    """Address that the job's server listens on. Others than loopback need a password, in REPLAY_SERVER_PASSWORD; actors
-    on other hosts then join by `replay-server actor --server URL`."""
+    """Address that the job's server listens on. Any other than loopback needs a password in REPLAY_SERVER_PASSWORD;
+    actors on other hosts then join by `replay-server actor --server URL`."""
     port: int = 0
-    """Port of the job's server; 0 = any that is free."""
+    """Port of the job's server; 0 = any free port."""
     replay_shards: int = 1
-    """Servers that hold the replay together, a process each; every sample is of all of them. There are at least as many
-    actors. `port` is the first one's, and the others have those that follow."""
+    """Servers that hold the replay together, one process each; every sample is drawn from all of them. There must be at
+    least as many actors. `port` is the first server's; the others have the ports that follow."""
     shards_on: str = "processes"
-    """Where these servers run: processes (of this machine), ray (a Ray cluster of this machine, for the job alone), or
-    ray:HOST:PORT (a Ray cluster that is there, whose nodes are many machines)."""
+    """Where the replay's servers run: processes (on this machine), ray (a Ray cluster on this machine, only for the
+    job), or ray:HOST:PORT (an existing Ray cluster, for many machines)."""
     replicas: int = 0
-    """Further servers of this machine, each with a copy of the replay: one takes the place of the job's server when
-    that dies or hangs. `port` is the job's server's, and they have those that follow. 0 = none."""
+    """Further servers on this machine, each with a copy of the replay: one takes over when the job's server dies or
+    hangs. `port` is the job's server's; replicas have the ports that follow. 0 = none."""
     envs_per_actor: int = 8
     """Environments in each actor, stepped together; one batched forward pass chooses all their actions."""
     minutes: float | None = None
@@ -56,7 +56,7 @@ class ApexSettings:
     target_score: float | None = None
     """Stop when `target_evaluations` evaluations in a row have a mean of at least this; None = never."""
     target_evaluations: int = 3
-    """How many evaluations in a row `target_score` asks for."""
+    """How many evaluations in a row must reach `target_score`."""
 
     # environment
     sticky_actions: float = 0.0
@@ -65,77 +65,78 @@ class ApexSettings:
     Stated with every score.
     """
     frame_stack: int = 4
-    """Newest screens that one observation holds (ALE/* alone)."""
+    """Newest screens that one observation holds (only ALE/*)."""
     noop_max: int = 30
     """A game begins with a random number of no-ops, up to this many, so that games differ; 0 = none."""
     episodic_life: bool = True
     """A lost life counts as terminated for the learner; the game goes on."""
     fire_on_reset: bool = True
-    """Press FIRE where a game waits for it to begin."""
+    """Press FIRE to start a game that waits for it."""
     reward_clip: float | None = 1.0
-    """Rewards are clipped to ±this for learning (reported scores are unclipped); None = not."""
+    """Rewards are clipped to ±this for learning (reported scores are unclipped); None = no clipping."""
     max_frames_per_episode: int = 50_000
     """Emulator frames after which an actor's game is truncated."""
 
     # algorithm
     n_step: int = 3
-    """Steps of reward in a target before it is bootstrapped."""
+    """Rewards in an n-step target, before it bootstraps."""
     discount: float = 0.99
-    """γ, for each step."""
+    """γ, per step."""
     epsilon_base: float = 0.4
-    """Base of the ladder of exploration below (DQN; SAC explores by its policy)."""
+    """Largest ε of the actors' exploration, see `epsilon_exponent` (only DQN; SAC explores by its policy)."""
     epsilon_exponent: float = 7.0
     """epsilon_i = base ** (1 + exponent * i / (N - 1)), i over all environments of all actors; N = 1 uses base."""
     priority_exponent: float = 0.6
-    """α: an item is drawn with its priority to this power; 0 = uniformly."""
+    """α: items are sampled in proportion to their priority to this power; 0 = uniformly."""
     importance_sampling_exponent: float = 0.4
-    """β of the weights that correct for it: (N·P)^−β; 1 = fully, 0 = not."""
+    """β of the importance weights (N·P)^−β, which correct for prioritized sampling; 1 = fully, 0 = not at all."""
     priority_epsilon: float = 1e-6
-    """Added to |TD error|, so that no item is never drawn again."""
+    """Added to |TD error|, so that every item can be sampled again."""
     prioritized: bool = True
     """False: every priority is written as 1 (a control run)."""
     loss: Literal["squared", "huber", "hl-gauss"] = "squared"
-    """½·w·δ², or Huber with δ = 1 (of the loss, never of the priority); or HL-Gauss: the network tells shares of
-    `value_bins`, as a classifier does, and learns them by cross-entropy (Farebrother et al. 2024; DQN alone)."""
+    """squared: ½·w·δ². huber: with threshold 1 (only in the loss, not in the priority). hl-gauss: the network
+    classifies Q values into `value_bins`, and learns by cross-entropy (Farebrother et al. 2024; only DQN)."""
     value_bins: int = 51
-    """Of HL-Gauss: bins of one width that Q values are told in."""
+    """HL-Gauss: number of bins, of equal width, for Q values."""
     value_limit: float = 10.0
-    """Of HL-Gauss: the bins reach from minus this to this; Q values beyond it cannot be told. With
-    `--reward-clip none` it has to be given."""
+    """HL-Gauss: the bins reach from minus this to this; larger Q values cannot be represented. With `--reward-clip
+    none` you must give it."""
     hidden: int = 512
     """Width of the fully connected layer(s)."""
     convolutions: Literal["mnih2015", "mnih2013"] = "mnih2015"
-    """Of the dueling network, for images from 36×36 pixels: Mnih et al. 2015 (three layers), or Mnih et al. 2013 (two,
-    with a third of the arithmetic)."""
+    """Of the dueling network, for images of 36×36 pixels or more: as in Mnih et al. 2015 (three layers), or in Mnih et
+    al. 2013 (two layers, a third of the arithmetic)."""
     network: str | None = None
     """Q-network of your own, as module:name, called with the observation's shape (of a dict: shapes by path), the
-    number of actions and `hidden`; None = the dueling network. For DQN alone."""
+    number of actions and `hidden`; None = the dueling network. Only for DQN."""
     initial_temperature: float = 1.0
-    """Of SAC: worth of a nat of entropy in rewards, at first; then it is learned."""
+    """SAC: the temperature at first, in rewards per nat of entropy; then it is learned."""
     target_entropy: float | None = None
-    """Of SAC's policy, in nats, with actions scaled to ±1: what the temperature is learned for; None = minus one for
-    each number of an action (Haarnoja et al. 2018)."""
+    """SAC: the policy entropy that the learned temperature aims at, in nats, with actions scaled to ±1; None = minus
+    the number of action dimensions (Haarnoja et al. 2018)."""
 
     # replay
     table: str = "apex"
     """The table's name on the server."""
     capacity: int = 2_000_000
-    """Transitions in the table; the oldest leave. `apex` lowers it to what fits in memory, unless you give it."""
+    """Most transitions in the table; the oldest leave. Unless you give it, `apex` lowers it to what fits in memory."""
     min_size_to_sample: int = 50_000
     """Transitions in the table before the learner begins."""
     batch_size: int = 512
     """Transitions of one learner step."""
     samples_per_insert: float | None = None
-    """Held by the table's rate limiter; None = not limited."""
+    """How often each transition is sampled on average: the table's rate limiter holds this; None = not limited."""
     samples_per_insert_end: float | None = None
-    """The rate limiter holds this from learner step `samples_per_insert_end_updates` on; None = the same all the time.
-    So transitions can be used often while there are few, and less often later."""
+    """`samples_per_insert` from learner step `samples_per_insert_end_updates` on; None = no change. So transitions can
+    be used often while there are few, and less often later."""
     samples_per_insert_end_updates: int = 0
-    """Learner steps before `samples_per_insert_end` is held."""
+    """Learner steps before `samples_per_insert_end` applies."""
     compression: Literal["none", "lz4", "zstd"] = "none"
-    """Of the observations in the table: less memory, and less on the wire to a learner elsewhere, for time to code."""
+    """Of the observations in the table: saves memory, and traffic to a learner on another host, but costs processor
+    time."""
     push_every: int = 50
-    """An actor pushes when it has gathered this many transitions."""
+    """An actor sends its transitions when it has this many."""
 
     # learner
     optimizer: Literal["rmsprop", "adam"] = "rmsprop"
@@ -145,48 +146,48 @@ class ApexSettings:
     learning_rate_end: float | None = None
     """The learning rate falls linearly to this over `learning_rate_decay_updates` and stays there; None = constant."""
     learning_rate_decay_updates: int = 0
-    """Learner steps that it falls over."""
+    """Learner steps over which the learning rate falls."""
     optimizer_epsilon: float = 1.5e-7
     """ε of RMSProp or Adam, added to the root of the mean squared gradient."""
     rmsprop_decay: float = 0.95
-    """Of RMSProp's running means, for each step."""
+    """Decay of RMSProp's running means, per step."""
     gradient_norm: float = 40.0
-    """Global norm that gradients are scaled down to."""
+    """Largest global norm of the gradients; larger ones are scaled down to it."""
     target_update_every: int = 2_500
     """Learner steps between updates of the target network."""
     target_mix: float = 1.0
     """Share of the online network in such an update: 1 = a copy (Ape-X); below 1 = Polyak averaging (a soft target)."""
     average_updates: int = 0
-    """What plays is the network's mean over about so many of the last learner steps (an exponential one; Polyak &
-    Juditsky 1992), at most a fifth of all: at a high learning rate it can play better than the newest. 0 = the newest.
-    """
+    """Actors and evaluator play with an exponential mean of the network over about this many of the last learner steps,
+    at most a fifth of all (Polyak & Juditsky 1992). At a high learning rate it can play better than the newest network.
+    0 = the newest."""
     publish_every: int = 25
     """Learner steps between published weights."""
     pull_every_frames: int = 400
-    """Emulator frames per environment between an actor's checks for newer weights (elsewhere than on Atari: steps)."""
+    """Emulator frames (other than on Atari: steps) of each environment between an actor's checks for newer weights."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the learner's forward passes. auto: a few updates of each are timed at the start, and the faster is taken. On
-    a GPU tf32 (TensorFloat-32) is timed, too; float32 by name does without it."""
+    """Of the learner's forward passes. auto: times a few updates of each at the start, and takes the faster. On a GPU
+    it also times tf32 (TensorFloat-32); `float32` turns that off."""
     device: str = "auto"
     """Learner's torch device: auto, cpu, cuda."""
     learner_threads: int | Literal["auto"] = "auto"
-    """torch threads of the learner. auto: updates are timed at the start with 1, 2, 4, …, and the best number is taken;
-    where one machine does everything, actors need some of its time."""
+    """torch threads of the learner. auto: times updates with 1, 2, 4, … at the start, and takes the best number. If
+    actors share the machine, they need some of its time, too."""
     targets_ahead: Literal["auto", "on", "off"] = "auto"
-    """Whether the targets of a batch are computed beside the gradient of the one before, on another core, by networks
-    that are one update older. auto: where updates are faster by it (never on a GPU)."""
+    """Whether a batch's targets are computed on another core while the previous batch's gradient is computed, with
+    networks that are one update older. auto: if that makes updates faster (never on a GPU)."""
     prefetch: int = 2
     """Batches sampled ahead of the learner."""
     checkpoint_every_s: float = 60.0
-    """Seconds between checkpoints (one is always written at the end): the most that a killed learner loses."""
+    """Seconds between checkpoints: the most that a killed learner loses. One is always written at the end."""
     checkpoints_kept: int = 3
-    """Newest checkpoints kept; older ones are removed. The best evaluated network is kept besides."""
+    """How many of the newest checkpoints are kept. The network with the best evaluation is kept, too."""
     checkpoint_replay: Literal["auto", "on", "off"] = "auto"
-    """Whether the replay is saved beside the checkpoints, so that --resume, and a server that was killed, go on with
-    it; auto: where the disk has room for it."""
+    """Whether the replay is saved beside the checkpoints, so that --resume and a restarted server continue with it;
+    auto: if the disk has room for it."""
     checkpoint_replay_every_s: float = 300.0
-    """Seconds between these snapshots: the most replay that a killed server loses. At most a tenth of the time goes
-    into them; the last one is of the run's end."""
+    """Seconds between snapshots of the replay: usually the most that a killed server loses. Saving takes at most a
+    tenth of the time; the last snapshot is made at the end of the run."""
 
     # evaluation
     eval_every_updates: int = 5_000
@@ -194,15 +195,16 @@ class ApexSettings:
     eval_episodes: int = 20
     """Games of one evaluation."""
     eval_max_frames_per_episode: int = 108_000
-    """Emulator frames after which an evaluator's game is truncated (30 minutes of play); in environments other than
-    ALE/*, steps."""
+    """Emulator frames (other than on Atari: steps) after which an evaluation game is truncated; 108,000 frames are 30
+    minutes of play."""
     eval_epsilon: float = 0.0
-    """Exploration of the evaluator. Scores are of full games: no life episodes, unclipped, fire after a lost life."""
+    """ε of the evaluator. Scores are of full games: unclipped, not ended by a lost life, with FIRE pressed after
+    one."""
     final_episodes: int = 20
-    """Fresh episodes that the kept checkpoint plays at the end of a run, for summary.json; 0 = none."""
+    """Fresh episodes that the best checkpoint plays at the end of a run, for summary.json; 0 = none."""
 
     dashboard: str = "auto"
-    """Pages of the run in the browser while it lasts: auto (any free port, where nicegui is installed), a port, off."""
+    """The run's dashboard in the browser: auto (any free port, if nicegui is installed), a port, or off."""
     wandb: str = "off"
     """Weights & Biases: off, offline (files in the run directory, which `wandb sync` sends) or online."""
     logdir: str | None = None
