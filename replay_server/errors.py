@@ -143,10 +143,11 @@ def error_from_reply(text: str) -> ReplayError:
 def error_of_own_request(error: ReplayError) -> ReplayError:
     """The exception for an error reply to this client's own request. Its lengths are well-formed, so a length that the
     server calls invalid, in Redis's words, is above the server's limit."""
-    words = ("ERR Protocol error: invalid bulk length", "ERR Protocol error: invalid multibulk length")
-    if isinstance(error, ServerError) and str(error).startswith(words):
-        advice = "send less at once, or raise that setting"
-        return LimitExceeded(f"the request is larger than the server takes (proto-max-bulk-len); {advice}: {error}")
+    settings = {"invalid bulk length": "proto-max-bulk-len", "invalid multibulk length": "max-arguments"}
+    for words, setting in settings.items():
+        if isinstance(error, ServerError) and str(error).startswith(f"ERR Protocol error: {words}"):
+            advice = "send less at once, or raise that setting"
+            return LimitExceeded(f"the request is larger than the server takes ({setting}); {advice}: {error}")
     return error
 
 
