@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import redis.asyncio
@@ -36,6 +37,12 @@ SIGNATURE = {"x": rs.Column("float32", (2,)), "k": rs.Column("int64")}
 
 # Jobs that tests run have no dashboard, unless a test asks for one.
 os.environ.setdefault("REPLAY_SERVER_DASHBOARD", "off")
+
+# No test depends on how fast the machine is.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 _numbers = itertools.count()
 
