@@ -10,21 +10,24 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import redis
 
 from .arguments import Parser, did_you_mean
+from .client import Client
 from .cluster import Cluster
 from .cluster_checkpoint import checkpoint_of
 from .cluster_leave import forget, number_of
+from .cluster_members import IMPATIENT
 from .cluster_moves import move
 from .cluster_shards import SCHEME, Shards, tables_of
 from .config import ConfigError, ServeConfig, load_config, parse_size, read_password
 from .connection import PASSWORD_VARIABLE
 from .errors import ReplayError
+from .table import Table
 from .topology import parse_slots
 
 if TYPE_CHECKING:
@@ -97,7 +100,12 @@ def _start_parser() -> argparse.ArgumentParser:
         help="of the first shard; the others have the next ones (default 7000; 0 = any)",
     )
     parser.add_argument("--announce", metavar="HOST", help="what clients are told in place of --host")
-    parser.add_argument("--config", metavar="FILE.toml", help="settings and tables, as for serve; options here win")
+    parser.add_argument(
+        "--config",
+        metavar="FILE.toml",
+        help="settings and tables, as for serve; options here win. With --shard-of the tables are those of the cluster "
+        "joined: of FILE's, one that it lacks is named as left out",
+    )
     about = "where files are written: a folder a shard, and the topology; made if it is missing"
     parser.add_argument("--dir", metavar="PATH", help=about)
     parser.add_argument("--maxmemory", metavar="BYTES", help="limit of each shard's key-value store, e.g. 2gb")
@@ -163,7 +171,7 @@ def _start(arguments: list[str]) -> int:
         return _start_on_engine(options, settings, password, asked)
     try:
         cluster = Cluster(
-            settings.tables,
+            settings.tables if options.shard_of is None else (),
             (1 if options.shard_of else 2) if options.shards is None else options.shards,
             settings.host,
             settings.port,
@@ -181,10 +189,25 @@ def _start(arguments: list[str]) -> int:
     except (ReplayError, ValueError, OSError, redis.RedisError) as error:
         return _fail(str(error), EXIT_FAILURE)
     with cluster:
+        if options.shard_of is not None:
+            _name_left_out(settings.tables, cluster)
         print(f"ready url={_open_url(cluster.url)} pids={','.join(map(str, cluster.pids))}", flush=True)
         while not asked.wait(0.1) and not cluster.was_stopped:
             pass
     return 0
+
+
+def _name_left_out(tables: Iterable[Table], cluster: Cluster) -> None:
+    """Says which tables of the file the shards that joined do not have. One file may serve all hosts of a cluster, so
+    this is no error."""
+    if names := {table.name for table in tables}:
+        with contextlib.suppress(ReplayError), Client(cluster.servers[0].url, **IMPATIENT) as client:
+            for name in sorted(names.difference(client.tables())):
+                print(
+                    f"replay-server cluster: table {name!r} of the file is left out, since the cluster that was joined "
+                    "lacks it: create it by a client",
+                    file=sys.stderr,
+                )
 
 
 def _start_on_engine(

@@ -240,15 +240,36 @@ def test_the_server_of_the_pod_serves_with_the_settings_of_the_map(objects: dict
 # ---- Kubernetes, shards ----------------------------------------------------------------------------------------------
 
 
-class Pods:
-    """The command of replay-shards.yaml, run for several pods on addresses of loopback that stand for their names."""
+NAME_SERVICE = """
+import socket
 
-    def __init__(self, objects: dict[str, Any], folder: Path, port: int) -> None:
+known = socket.getaddrinfo
+
+
+def getaddrinfo(host, *further, **named):
+    hosts = [f"127.0.0.{place}" for place in (2, 3, 4)] if host == "replay-shards" else [host]
+    return [each for one in hosts for each in known(one, *further, **named)]
+
+
+socket.getaddrinfo = getaddrinfo
+"""
+"""A module of Python's start that knows the name of the headless service, which stands for all pods."""
+
+
+class Pods:
+    """The command of replay-shards.yaml, run for several pods on addresses of loopback that stand for their names.
+
+    `settings` follow those of the ConfigMap."""
+
+    def __init__(self, objects: dict[str, Any], folder: Path, port: int, settings: str = "") -> None:
         (container,) = objects["StatefulSet"]["spec"]["template"]["spec"]["containers"]
         self._shell, (self._script,) = container["command"], container["args"]
-        self._settings = objects["ConfigMap"]["data"]["replay-server.toml"]
+        assert objects["StatefulSet"]["spec"]["podManagementPolicy"] == "Parallel", "a pod waits for none before it"
+        self._settings = objects["ConfigMap"]["data"]["replay-server.toml"] + settings
         self._folder, self._port = folder, port
         (folder / "password").write_text("a-password-of-the-test")
+        (folder / "start").mkdir()
+        (folder / "start/sitecustomize.py").write_text(NAME_SERVICE)
         self._running: dict[int, subprocess.Popen[str]] = {}
 
     def url(self, *pods: int) -> str:
@@ -268,22 +289,32 @@ class Pods:
         )
         script = (
             self._script.replace('"$HOSTNAME.replay-shards"', address)
-            .replace("replay-shards-0.replay-shards:6379", f"127.0.0.2:{self._port}")
+            .replace("replay-shards:6379", f"replay-shards:{self._port}")
             .replace("/etc/replay-server/replay-server.toml", str(settings))
             .replace("replay-server cluster", f"{sys.executable} -m replay_server cluster")
         )
-        assert "replay-shards" not in script
-        environment = {**os.environ, "HOSTNAME": f"replay-shards-{pod}"}
-        self._running[pod] = process = subprocess.Popen(
-            [*self._shell, script], stdout=subprocess.PIPE, text=True, env=environment, cwd=data
-        )
+        assert set(re.findall(r"\S*replay-shards\S*", script)) == {f"redis+cluster://replay-shards:{self._port}"}
+        paths = os.pathsep.join(filter(None, (str(self._folder / "start"), os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "HOSTNAME": f"replay-shards-{pod}", "PYTHONPATH": paths}
+        with (self._folder / f"{pod}.log").open("a") as errors:
+            self._running[pod] = process = subprocess.Popen(
+                [*self._shell, script], stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, cwd=data
+            )
         assert process.stdout is not None
         return process.stdout.readline()
 
     def stop(self, pod: int) -> None:
+        self._running[pod].terminate()
+        assert self.status(pod) == 0
+
+    def status(self, pod: int) -> int:
+        """With which it ends."""
         with self._running.pop(pod) as process:
-            process.terminate()
-            assert process.wait(60) == 0
+            return process.wait(60)
+
+    def log(self, pod: int) -> str:
+        """What it printed as errors."""
+        return (self._folder / f"{pod}.log").read_text()
 
     def close(self) -> None:
         for process in self._running.values():
@@ -291,24 +322,58 @@ class Pods:
                 process.kill()  # its shard ends with it
 
 
-def test_the_pods_of_the_set_are_one_replay_and_each_comes_back_to_it(deploy: Path, tmp_path: Path) -> None:
+TABLES = """
+[[tables]]
+name = "t"
+capacity = 100
+sampler = {kind = "uniform"}
+signature = {x = {dtype = "int64", shape = []}}
+"""
+
+
+@pytest.fixture
+def port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.2", 0))
-        port = probe.getsockname()[1]
-    pods = Pods(objects_of(deploy, "replay-shards"), tmp_path, port)
+        return probe.getsockname()[1]
+
+
+def test_the_pods_of_the_set_are_one_replay_and_each_comes_back_to_it(deploy: Path, tmp_path: Path, port: int) -> None:
+    pods = Pods(objects_of(deploy, "replay-shards"), tmp_path, port, TABLES)
     try:
         for pod in range(3):
             assert pods.start(pod).startswith("ready url=redis+cluster://127.0.0.2:")
         with rs.Client(pods.url(0)) as client:
-            client.create_table(rs.Table("t", 300, {"x": rs.Column("int64")}, rs.Uniform()))
+            assert client.info("t")["capacity"] == 300
             ids = client.add("t", {"x": np.arange(90)})
             client.redis.set("key", "value")
             assert len(client.redis.execute_command("CLUSTER SHARDS")) == 3
-        for pod in (1, 0):
-            pods.stop(pod)  # rules of save: it writes a snapshot
+        pods.stop(1)
+        pods.stop(0)  # rules of save: it writes a snapshot
+        for pod in (1, 0):  # the first one is away when another one comes back
             assert "127.0.0.4" in pods.start(pod)
-            with rs.Client(pods.url(2, 1)) as client:
-                assert sorted(client.get("t", ids).data["x"].tolist()) == list(range(90))
-                assert client.redis.get("key") == b"value"
+        with rs.Client(pods.url(2, 1)) as client:
+            assert sorted(client.get("t", ids).data["x"].tolist()) == list(range(90))
+            assert client.redis.get("key") == b"value"
     finally:
+        pods.close()
+    assert [pods.log(pod) for pod in range(3)] == ["", "", ""]
+
+
+def test_a_pod_that_finds_no_other_ends_and_one_that_joins_tells_which_tables_it_leaves_out(
+    deploy: Path, tmp_path: Path, port: int
+) -> None:
+    alone = Pods(objects_of(deploy, "replay-shards"), tmp_path, port, TABLES.replace('"t"', '"later"'))
+    assert (alone.start(1), alone.status(1)) == ("", 1)
+    assert "no shard answers at replay-shards" in alone.log(1)
+    (tmp_path / "begun").mkdir()
+    pods = Pods(objects_of(deploy, "replay-shards"), tmp_path / "begun", port, TABLES)
+    try:
+        assert pods.start(0).startswith("ready")
+        assert alone.start(1).startswith("ready")
+        assert "table 'later' of the file is left out" in alone.log(1)
+        with rs.Client(pods.url(0)) as client:
+            assert client.tables() == ["t"]
+    finally:
+        alone.close()
         pods.close()
