@@ -80,7 +80,7 @@ class ShardFolders:
         self, directory: Path, number: int, log_folder: str | None, log_name: str, chain: Iterable[int] = (0,)
     ) -> None:
         self._directory, self._number, self.chain = directory, number, list(chain)
-        self._log_folder, self._log_name = log_folder, log_name
+        self.log_folder, self._log_name = log_folder, log_name
 
     @property
     def leading(self) -> Path:
@@ -103,16 +103,16 @@ class ShardFolders:
 
     def log(self, generation: int) -> Path | None:
         """The folder of a whole append-only file that a server would begin with."""
-        if self._log_folder is None:
+        if self.log_folder is None:
             return None
-        folder = self.folder(generation) / self._log_folder
+        folder = self.folder(generation) / self.log_folder
         return folder if (folder / f"{self._log_name}.manifest").exists() else None
 
     def logs(self) -> list[Path]:
         """The folders of append-only files, whole or not, of all the chain."""
-        if self._log_folder is None:
+        if self.log_folder is None:
             return []
-        folders = [self.folder(generation) / self._log_folder for generation in self.chain]
+        folders = [self.folder(generation) / self.log_folder for generation in self.chain]
         return [folder for folder in folders if folder.exists()]
 
     def snapshots(self) -> set[Snapshot]:
@@ -147,8 +147,8 @@ class ShardFolders:
 
     def remove_log(self, generation: int) -> None:
         """The append-only file of a folder that is in the chain no more."""
-        if self._log_folder is not None:
-            shutil.rmtree(self.folder(generation) / self._log_folder, ignore_errors=True)
+        if self.log_folder is not None:
+            shutil.rmtree(self.folder(generation) / self.log_folder, ignore_errors=True)
 
 
 class ShardReplicas(ReplicaGroup):

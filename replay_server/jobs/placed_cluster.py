@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -99,6 +100,7 @@ class PlacedCluster:
             "tables": [table.pack() for table in tables],
             "shards": shards,
             "per_node": per_node or 1,
+            "run": secrets.token_hex(8),
             "lease_s": lease_s,
             "options": dict(options),
         }

@@ -48,6 +48,7 @@ from replay_server.rl.ray_cluster import RayCluster
 from replay_server.server import Server
 from replay_server.table import Table
 from replay_server.topology import Topology
+from replay_server.whole_file import write_whole
 
 NAMESPACE = "replay-server"
 """Of the actors' names in Ray."""
@@ -61,6 +62,9 @@ _WAIT_S = 10.0
 """Of one question after a server's end. A supervisor that died leaves none behind for longer."""
 _SOON_S = 0.5
 """For a host's answer, while other shards are waiting to be looked after."""
+
+RUN_FILE = "run.json"
+"""In a shard's folder: which run it is of, what the shard began with, and which snapshots were there before."""
 
 DETACHED: Mapping[str, Any] = {"max_restarts": -1, "lifetime": "detached", "namespace": NAMESPACE}
 """Ray's options of what lives until it is killed."""
@@ -92,6 +96,47 @@ def end_hosts(name: str) -> None:
         time.sleep(_LOOK_S)
 
 
+def _snapshots(folder: Path) -> set[tuple[str, int]]:
+    """Names and times: one that has a name may be written again."""
+    found = set[tuple[str, int]]()
+    for file in folder.glob("*.snapshot"):
+        with contextlib.suppress(FileNotFoundError):  # a newer one has just replaced it (snapshot-keep)
+            found.add((file.name, file.stat().st_mtime_ns))
+    return found
+
+
+def restored_in(folder: Path, run: str, first: bool, restore: str | None, log: str | None) -> str | None:
+    """What a shard restores that starts in a folder, as on one host (`Cluster._own_snapshot`). It is decided here: the
+    supervisor may be on another node, and may itself have been started again since.
+
+    Args:
+        folder: the shard's, which is there.
+        run: the cluster's, from its start to its end.
+        first: the shard starts for the first time in this run.
+        restore: with what it begins then.
+        log: the folder in it where its append-only file is; None = it has none.
+
+    Raises:
+        ServerError: an append-only file of another run is there, which the server would read.
+    """
+    file, there = folder / RUN_FILE, _snapshots(folder)
+    told: dict[str, Any] = {}
+    if not first:
+        with contextlib.suppress(OSError, ValueError):
+            told = json.loads(file.read_text())
+    if told.get("run") == run:
+        before = {(name, time_ns) for name, time_ns in told["before"]}
+        return "latest" if there - before else told["restore"]
+    if not first:  # this node's disk, and another one's had the shard's files
+        restore = None
+        if log is not None and (folder / log).exists():
+            raise ServerError(
+                f"{folder / log} is of another run of a cluster: move it away, and the shard begins empty here"
+            )
+    write_whole(file, json.dumps({"run": run, "restore": restore, "before": sorted(there)}))
+    return restore
+
+
 class ShardHost:
     """What runs in a process that Ray placed for one shard: its server, as a child."""
 
@@ -119,8 +164,8 @@ class ShardHost:
 
         Args:
             setup: msgpack of `folder`, `temporary` (whether the folder goes with the server), `tables` (as `Table.pack`
-                has them), `options` (of `Server`), and `was_on`, the address of the node that the shard was on before,
-                or "".
+                has them), `options` (of `Server`), `was_on`, the address of the node that the shard was on before, or
+                "", and `run`, `first` and `log` (as of `restored_in`).
         """
         told = msgpack.unpackb(setup)
         node, options = self.address(), told["options"]
@@ -135,6 +180,9 @@ class ShardHost:
                 try:
                     os.makedirs(told["folder"], exist_ok=True)
                     self._temporary = told["folder"] if told["temporary"] else None
+                    options["restore"] = restored_in(
+                        Path(told["folder"]), told["run"], told["first"], options["restore"], told["log"]
+                    )
                     self._server = Server(
                         tables, **{**options, "host": node, "port": port, "directory": told["folder"]}
                     )
@@ -218,6 +266,7 @@ class ShardsOnRay(Cluster):
         shards: how many.
         group: the placement group, of bundles of `per_node` processors; None = shards are wherever there is room.
         per_node: shards in a bundle.
+        run: what tells this run from others, which another object of this class may go on with (`again`).
         again: begins with the shards that run, which another object of this class started.
         temporary: whether the shards' folders go with them.
         options: of `Cluster`.
@@ -232,11 +281,13 @@ class ShardsOnRay(Cluster):
         shards: int,
         group: PlacementGroup | None,
         per_node: int,
+        run: str,
         again: bool,
         temporary: bool,
         options: Mapping[str, Any],
     ) -> None:
         self._again, self._asked, self._goes = again, dict[int, Any](), temporary
+        self._run, self._begun = run, set(range(shards) if again else ())
         os.makedirs(options["directory"], 0o700 if temporary else 0o777, exist_ok=True)
         engine = RayCluster()
         if not again:
@@ -277,6 +328,9 @@ class ShardsOnRay(Cluster):
             "folder": str(self._directory / f"shard-{number}"),
             "temporary": self._goes,
             "was_on": before.host if before else "",
+            "run": self._run,
+            "first": number not in self._begun,
+            "log": self._files(number).log_folder,
         }
         host, place, pid = self.hosts[number], "", 0
         try:
@@ -286,6 +340,7 @@ class ShardsOnRay(Cluster):
             why = str(error)
         if why and not (self._again and before):
             raise ServerError(why)
+        self._begun.add(number)
         if before and not place:  # it is looked after when all others have been found
             place = place_of(before)
         return _Placed(host, url_with_password(f"redis://{place}", options["password"]), pid)
@@ -319,11 +374,6 @@ class ShardsOnRay(Cluster):
             )
         return beginning
 
-    def _own_snapshot(self, number: int) -> str | None:
-        # A folder on another node's disk cannot be seen from here. One with a checkpoint is shared.
-        began, _ = self._began[number]
-        return "latest" if began is None else super()._own_snapshot(number)
-
     def _adopt(self) -> None:
         super()._adopt()
         made = self._made({shard.number: shard.id for shard in self._topology.shards})
@@ -355,8 +405,9 @@ class Supervisor:
     Args:
         name: of the cluster in Ray.
         group: the placement group; removed at the end. None = there is none.
-        setup: msgpack of `shards`, `per_node`, `tables`, `options` (of `Cluster`; `directory` None = a temporary one on
-            every node), and `lease_s`: everything is ended when nobody has asked for so long (`told`); 0 = never.
+        setup: msgpack of `shards`, `per_node`, `run` (of `ShardsOnRay`), `tables`, `options` (of `Cluster`; `directory`
+            None = a temporary one on every node), and `lease_s`: everything is ended when nobody has asked for so long
+            (`told`); 0 = never.
     """
 
     def __init__(self, name: str, group: PlacementGroup | None, setup: bytes) -> None:
@@ -386,8 +437,9 @@ class Supervisor:
                 return None, "the cluster was stopped"
             try:
                 shards = ShardsOnRay(
-                    self._name, setup["shards"], self._group, setup["per_node"], again, self._temporary, options
-                )
+                    self._name, setup["shards"], self._group, setup["per_node"], setup["run"], again, self._temporary,
+                    options,
+                )  # fmt: skip
             except ShardNotStarted as error:
                 return error.number, error.why
             except (ReplayError, redis.RedisError, RayError, OSError, ValueError) as error:

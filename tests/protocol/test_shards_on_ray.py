@@ -32,7 +32,7 @@ from replay_server.codec import pack
 from replay_server.jobs import placed_cluster, ray_shards
 from replay_server.jobs.job_placed import JobPlaced
 from replay_server.jobs.placed_cluster import PlacedCluster
-from replay_server.jobs.ray_shards import DETACHED, NAMESPACE, ShardHost, Supervisor, host_name
+from replay_server.jobs.ray_shards import DETACHED, NAMESPACE, ShardHost, Supervisor, host_name, restored_in
 from replay_server.rl import ray_cluster
 from replay_server.rl.ray_cluster import RayCluster
 
@@ -251,6 +251,54 @@ def test_a_cluster_that_is_stopped_by_its_shards_begins_again_in_its_folder_and_
     wait_for(lambda: not actors() and not any(map(runs, now["pids"])) and not groups())
 
 
+def test_without_restore_nothing_of_an_earlier_run_comes_back(engine: RayCluster, tmp_path: Path) -> None:
+    options = {**OPTIONS, "directory": str(tmp_path), "start_timeout": TIMEOUT_S}
+    earlier = PlacedCluster.start(engine, "test", [TABLE], 1, None, options)
+    try:
+        with rs.Client(told(earlier)["url"]) as client:
+            client.add("t", {"k": np.arange(200)})
+            client.checkpoint()
+    finally:
+        earlier.stop()
+    cluster = PlacedCluster.start(engine, "test", [TABLE], 1, None, options)
+    try:
+        with rs.Client(told(cluster)["url"]) as client:
+            before = told(cluster)
+            client.add("t", {"k": np.arange(3)})
+            os.kill(before["pids"][0], signal.SIGKILL)
+            wait_for_restarts(cluster, before)
+            assert client.info("t")["size"] == 0
+            client.add("t", {"k": np.arange(7)})
+            client.checkpoint()
+            before = told(cluster)
+            os.kill(before["pids"][0], signal.SIGKILL)
+            wait_for_restarts(cluster, before)
+            assert client.info("t")["size"] == 7
+    finally:
+        cluster.stop()
+
+
+def test_what_a_shard_restores_is_of_its_run(tmp_path: Path) -> None:
+    (tmp_path / "earlier.snapshot").write_bytes(b"1")
+    assert restored_in(tmp_path, "one", True, None, None) is None
+    assert restored_in(tmp_path, "one", False, "latest", None) is None
+    (tmp_path / "own.snapshot").write_bytes(b"2")
+    assert restored_in(tmp_path, "one", False, None, None) == "latest"
+    # Another run: with what it is told at first, and then again, until it has snapshots of its own.
+    assert restored_in(tmp_path, "two", True, "own.snapshot", None) == "own.snapshot"
+    assert restored_in(tmp_path, "two", False, "latest", None) == "own.snapshot"
+    (tmp_path / "own.snapshot").write_bytes(b"3")  # one that has a name may be written again
+    assert restored_in(tmp_path, "two", False, None, None) == "latest"
+    # The disk of another node, which has what an earlier run left there.
+    assert restored_in(tmp_path, "three", False, "latest", "log") is None
+    assert restored_in(tmp_path, "three", False, "latest", "log") is None
+    (tmp_path / "log").mkdir()
+    assert restored_in(tmp_path, "three", False, "latest", "log") is None
+    with pytest.raises(rs.ServerError, match="of another run of a cluster: move it away"):
+        restored_in(tmp_path, "four", False, "latest", "log")
+    assert restored_in(tmp_path, "four", False, "latest", None) is None
+
+
 def test_a_cluster_that_does_not_begin_leaves_nothing_behind(
     engine: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,6 +339,9 @@ def test_a_start_ends_hosts_that_are_left_of_another_cluster_of_its_name(engine:
         "options": {**OPTIONS, "start_timeout": TIMEOUT_S},
         "folder": str(tmp_path / "left"),
         "temporary": False,
+        "run": "left",
+        "first": True,
+        "log": None,
     }
     _, pid, why = ray.get(left.start.remote(pack({**setup, "was_on": ""})))
     assert why == ""
