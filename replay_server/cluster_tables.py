@@ -17,6 +17,8 @@ _BOUNDLESS = 1e15
 """Samples that nobody draws."""
 _CHANGEABLE = ("sampler", "remover", "rate_limiter", "max_times_sampled", "max_bytes", "max_staleness")
 """Of a live table, by `configure`."""
+_OF_ONE_SHARD = ("too few items", "all priorities are zero")
+"""How reasons begin for which a shard by itself cannot be sampled, and the whole may be."""
 _SUMS = (
     "size", "capacity", "bytes", "steps", "step_bytes", "streams", "disk_bytes", "cold_pages", "added", "sampled",
     "unused", "removed", "stale_updates", "stale_items", "updates_applied", "waiting", "waiting_add",
@@ -207,15 +209,61 @@ def closed_on_all(infos: Mapping[int, Mapping[str, Any]]) -> bool:
     return all(info["closed"] for info in infos.values())
 
 
-def whole_info(parts: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """What infos by shard number are together. Counts add up; `shards` has each shard's own."""
+def _limiter_told(text: str) -> RateLimiter:
+    """The rate limiter that an info describes."""
+    kind, _, arguments = text.rstrip(")").partition("(")
+    given = dict(each.split("=") for each in arguments.split(","))
+    if kind == "queue":
+        return Queue(int(given["size"]))
+    least = int(given["min_size_to_sample"])
+    if kind == "min_size":
+        return MinSize(least)
+    return SampleToInsertRatio(float(given["samples_per_insert"]), least, float(given["error_buffer"]))
+
+
+def _described(limiter: RateLimiter) -> str:
+    """As an info has it."""
+    if isinstance(limiter, Queue):
+        return f"queue(size={limiter.size})"
+    least = f"min_size_to_sample={limiter.min_size_to_sample}"
+    if isinstance(limiter, MinSize):
+        return f"min_size({least})"
+    ratio, buffer = limiter.samples_per_insert, limiter.error_buffer
+    return f"sample_to_insert_ratio(samples_per_insert={ratio:g},{least},error_buffer={buffer:g})"
+
+
+def _reason(parts: Mapping[int, Mapping[str, Any]], limiters: Mapping[int, RateLimiter]) -> str:
+    """Why a sample of one item would wait now, "" if it would not."""
+    if reason := too_few(_whole_limiter(list(limiters.values())), limiters, parts):
+        return reason
     infos = list(parts.values())
+    size, over = sum(info["size"] for info in infos), f"on {len(infos)} shards"
+    if not size:
+        return f"too few items: the table is empty {over}"
+    if infos[0]["sampler"].startswith("prioritized") and not sum(info["total_priority"] for info in infos) > 0:
+        return f"all priorities are zero: the table holds {size} items {over}, none may be drawn"
+    # Others may have what a shard lacks. Whatever else holds it back holds up a sample of the whole.
+    held_back = (info["reason"] for info in infos if info["size"] and not info["reason"].startswith(_OF_ONE_SHARD))
+    return next(filter(None, held_back), "")
+
+
+def whole_info(parts: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """What infos by shard number are together. Counts add up; whether a sample or an add would wait, and the rate
+    limiter, are of the whole; `shards` has each shard's own."""
+    infos = list(parts.values())
+    limiters = {number: _limiter_told(info["rate_limiter"]) for number, info in parts.items()}
+    is_open = {number: info for number, info in parts.items() if not info["closed"]} or parts
     whole = dict(infos[0])
     whole.update({key: sum(info[key] for info in infos) for key in _SUMS if key in whole})
     whole["max_priority"] = max(info["max_priority"] for info in infos)
     whole["closed"] = all(info["closed"] for info in infos)
-    for key in ("reason", "reason_add", "closed_reason"):
-        whole[key] = next((info[key] for info in infos if info[key]), "")
+    whole["closed_reason"] = next(
+        (info["closed_reason"] for info in infos if info["closed_reason"] and whole["closed"]), ""
+    )
+    whole["rate_limiter"] = _described(_whole_limiter([limiters[number] for number in is_open]))
+    whole["reason"] = _reason(parts, limiters)
+    full = [info["reason_add"] for info in is_open.values()]
+    whole["reason_add"] = full[0] if all(full) else ""  # an add goes to a shard that has room
     versions = [info["policy_version"] for info in infos if info["policy_version"] is not None]
     whole["policy_version"] = max(versions, default=None)
     counts: dict[int, int] = {}

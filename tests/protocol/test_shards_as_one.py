@@ -216,3 +216,48 @@ def test_a_sample_waits_for_a_rate_limiter_for_longer_than_a_minute(cluster, mon
     monkeypatch.setattr(Wait, "pause", pause)
     with pytest.raises(rs.Timeout, match="a minute is over"):
         cluster.sample("t", 8)
+
+
+# ---- info ------------------------------------------------------------------------------------------------------------
+
+
+def test_info_tells_whether_the_whole_can_be_sampled(cluster, shards):
+    cluster.create_table(rs.Table("t", 300, K, rate_limiter=rs.MinSize(30)))
+    assert cluster.info("t")["rate_limiter"] == "min_size(min_size_to_sample=30)"
+    shards[0].add("t", keys(0, 25), priorities=np.zeros(25))
+    assert cluster.info("t")["reason"].startswith("too few items: the table holds 25 on 2 shards")
+    shards[0].add("t", keys(25, 40), priorities=np.zeros(15))
+    assert cluster.info("t")["reason"].startswith("all priorities are zero: the table holds 40 items on 2 shards")
+    shards[0].add("t", keys(40, 41), priorities=np.ones(1))
+    assert shards[1].info("t")["reason"].startswith("too few items")
+    assert cluster.info("t")["reason"] == ""
+    assert len(cluster.sample("t", 8, timeout=0)) == 8
+
+
+def test_info_tells_which_shards_rate_limiter_holds_the_whole_back(cluster, shards):
+    cluster.create_table(rs.Table("t", 300, K, rate_limiter=ratio(20, 20)))
+    limited = "sample_to_insert_ratio(samples_per_insert=1,min_size_to_sample=20,error_buffer=20)"
+    assert cluster.info("t")["rate_limiter"] == limited
+    for shard in shards:
+        shard.add("t", keys(0, 10))
+    assert cluster.info("t")["reason"] == ""
+    assert len(shards[1].sample("t", 10, timeout=0)) == 10
+    assert cluster.info("t")["reason"].startswith("rate limiter: a sample of 1 waits for inserts: 10 added, 10 sampled")
+    with pytest.raises(rs.Timeout):
+        cluster.sample("t", 8, timeout=0)
+
+
+def test_info_tells_whether_any_shard_takes_more(cluster, shards):
+    cluster.create_table(rs.Table("t", 300, K, rate_limiter=rs.Queue(20)))
+    assert cluster.info("t")["rate_limiter"] == "queue(size=20)"
+    shards[0].add("t", keys(0, 10))
+    assert shards[0].info("t")["reason_add"] != ""
+    assert cluster.info("t")["reason_add"] == ""
+    shards[0].close_table("t", "it is done")  # as on a shard that leaves
+    info = cluster.info("t")
+    assert (info["closed"], info["closed_reason"], info["reason_add"]) == (False, "", "")
+    shards[1].add("t", keys(0, 10))
+    assert "waits for room" in cluster.info("t")["reason_add"]
+    cluster.close_table("t", "it is done")
+    assert cluster.info("t")["closed_reason"] == "it is done"
+    assert "it is done" in cluster.info("t")["reason_add"]
