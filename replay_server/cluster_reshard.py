@@ -403,7 +403,11 @@ def _description(whole: _Whole, target: int, numbers: Sequence[int]) -> dict[str
     def share(total: int) -> int:
         return total // shards + (target < total % shards)
 
-    counts = {key: share(sum(each[key] for each in told) + (whole.left if key == "removed" else 0)) for key in _SUMS}
+    def total(key: str) -> int:
+        # The samples that a rate limiter counts may be below 0: rate_limiter.h.
+        return sum((each[key] + 2**63) % 2**64 - 2**63 for each in told) + (whole.left if key == "removed" else 0)
+
+    counts = {key: share(total(key)) % 2**64 for key in _SUMS}
     number = numbers[target]
     table = _share(whole.table, number, shards, target)
     words = hashlib.sha256(repr(([each["random"] for each in told], number)).encode()).digest()

@@ -173,6 +173,8 @@ class _Draw:
                 self.rounds = 1  # the same is asked again, and no more
                 raise _Waits(held_back)
             if refused := [piece for piece in self.pieces[-len(questions) :] if piece.arrivals.reason]:
+                # The others are not asked further meanwhile: what they send counts as sampled, and lets in adds there.
+                self.rounds = 1
                 yield from self._held_back(refused)
             if self.rounds > 1 and not self.options.replace:
                 yield from self._look()

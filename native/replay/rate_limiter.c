@@ -17,12 +17,13 @@ static double worth(const struct rate_limiter *limiter, uint64_t min_size, doubl
 
 void rate_limiter_configure(struct rate_limiter *limiter, const struct table_config *config) {
     if (config->limiter == LIMITER_SAMPLE_TO_INSERT_RATIO) {
-        double beyond =
-            limiter->kind == LIMITER_SAMPLE_TO_INSERT_RATIO
-                ? (double)limiter->samples - worth(limiter, limiter->min_size_to_sample, limiter->samples_per_insert)
-                : 0;
+        double beyond = limiter->kind == LIMITER_SAMPLE_TO_INSERT_RATIO
+                            ? (double)rate_limiter_samples(limiter) -
+                                  worth(limiter, limiter->min_size_to_sample, limiter->samples_per_insert)
+                            : 0;
         double samples = beyond + worth(limiter, config->min_size_to_sample, config->samples_per_insert);
-        limiter->samples = samples > 0 ? (uint64_t)fmin(round(samples), 0x1p62) : 0;
+        double least = fmin((double)rate_limiter_samples(limiter), 0);
+        limiter->samples = (uint64_t)(int64_t)fmax(least, fmin(round(samples), 0x1p62));
     }
     limiter->kind = config->limiter;
     limiter->min_size_to_sample = config->min_size_to_sample;
@@ -37,7 +38,7 @@ void rate_limiter_reset(struct rate_limiter *limiter) {
 
 /* How far inserts are ahead of samples, in samples. */
 static double lead(const struct rate_limiter *limiter) {
-    return (double)limiter->inserts * limiter->samples_per_insert - (double)limiter->samples;
+    return (double)limiter->inserts * limiter->samples_per_insert - (double)rate_limiter_samples(limiter);
 }
 
 static double lead_target(const struct rate_limiter *limiter) {
@@ -63,9 +64,10 @@ static bool ratio_can_add(const struct rate_limiter *limiter, uint64_t size, uin
                              n, samples, limiter->error_buffer);
     }
     return error_because(error, ERROR_TIMEOUT,
-                         "rate limiter: adding %" PRIu64 " items waits for samples: %" PRIu64 " added, %" PRIu64
+                         "rate limiter: adding %" PRIu64 " items waits for samples: %" PRIu64 " added, %" PRId64
                          " sampled, samples_per_insert = %g, error_buffer = %g",
-                         n, limiter->inserts, limiter->samples, limiter->samples_per_insert, limiter->error_buffer);
+                         n, limiter->inserts, rate_limiter_samples(limiter), limiter->samples_per_insert,
+                         limiter->error_buffer);
 }
 
 static bool ratio_allows_sample(const struct rate_limiter *limiter, uint64_t n) {
@@ -152,9 +154,10 @@ bool rate_limiter_can_sample(const struct rate_limiter *limiter, uint64_t size, 
     }
     if (limiter->kind == LIMITER_SAMPLE_TO_INSERT_RATIO && !ratio_allows_sample(limiter, n)) {
         return error_because(error, ERROR_TIMEOUT,
-                             "rate limiter: a sample of %" PRIu64 " waits for inserts: %" PRIu64 " added, %" PRIu64
+                             "rate limiter: a sample of %" PRIu64 " waits for inserts: %" PRIu64 " added, %" PRId64
                              " sampled, samples_per_insert = %g, error_buffer = %g",
-                             n, limiter->inserts, limiter->samples, limiter->samples_per_insert, limiter->error_buffer);
+                             n, limiter->inserts, rate_limiter_samples(limiter), limiter->samples_per_insert,
+                             limiter->error_buffer);
     }
     return true;
 }

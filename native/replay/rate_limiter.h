@@ -16,7 +16,11 @@
  * Counts change for a whole batch, by rate_limiter_added and rate_limiter_sampled, right after the check and on the
  * same thread. This would break if anything ran between check and count, or if only a part of a batch were counted. A
  * large batch is counted when it begins, although it enters or is drawn in parts. The items that have still to enter
- * are part of the size that checks of adds get (table_add.c). */
+ * are part of the size that checks of adds get (table_add.c).
+ *
+ * A shard of many may be told of more samples that do not count here than it has counted: a client moves them to another
+ * shard, which counts them instead. So the count may be below 0. If it stopped at 0, the shards together would count
+ * samples that nobody drew, and let in adds for them. */
 #ifndef REPLAY_REPLAY_RATE_LIMITER_H
 #define REPLAY_REPLAY_RATE_LIMITER_H
 
@@ -31,8 +35,15 @@ struct rate_limiter {
     uint64_t min_size_to_sample;
     double samples_per_insert, error_buffer;
     uint64_t queue_size;
-    uint64_t inserts, samples; /* items, since creation or reset; see rate_limiter_configure */
+    uint64_t inserts; /* items, since creation or reset; see rate_limiter_configure */
+    uint64_t samples; /* the same; below 0 in two's complement: see rate_limiter_samples */
 };
+
+#define RATE_LIMITER_LEAST_SAMPLES (-(INT64_C(1) << 62))
+
+static inline int64_t rate_limiter_samples(const struct rate_limiter *limiter) {
+    return (int64_t)limiter->samples;
+}
 
 void rate_limiter_init(struct rate_limiter *limiter, const struct table_config *config);
 /* Takes the limits of `config`, from here on: if the ratio changes, the samples are counted as if it had always been
@@ -60,7 +71,10 @@ static inline void rate_limiter_not_added(struct rate_limiter *limiter, uint64_t
 }
 
 static inline void rate_limiter_not_sampled(struct rate_limiter *limiter, uint64_t n) {
-    limiter->samples -= n < limiter->samples ? n : limiter->samples;
+    int64_t samples = rate_limiter_samples(limiter);
+    if (samples <= RATE_LIMITER_LEAST_SAMPLES) return;
+    uint64_t most = (uint64_t)samples - (uint64_t)RATE_LIMITER_LEAST_SAMPLES;
+    limiter->samples -= n < most ? n : most;
 }
 
 static inline void rate_limiter_sampled(struct rate_limiter *limiter, uint64_t n) {

@@ -142,6 +142,10 @@ static void the_rate_limiter_lets_through_what_it_may_and_says_so(void) {
     CHECK(add(table, 1, 0, NULL, ids) == 0);
     ask(table, MOST, reached, 100, true, &answer);
     CHECK(answer.n == 2 && info_of(table).sampled == 9);
+    table_not_used(table, 16); /* 7 more than were counted here: another shard counts them */
+    CHECK(info_of(table).unused == 9);
+    ask(table, MOST, reached, 100, true, &answer);
+    CHECK(answer.n == 16 && info_of(table).sampled == 25);
     table_free(table);
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -150,6 +151,35 @@ def test_what_a_sample_drew_before_it_was_refused_is_given_back_to_the_limiter(c
         with pytest.raises(rs.LimitExceeded):
             cluster.sample("t", 45, timeout=0)
     assert len(cluster.sample("t", 16, timeout=60)) == 16
+
+
+def test_a_lone_writer_keeps_to_the_ratio_of_the_whole_beside_a_shard_that_was_never_sampled(cluster, shards):
+    """Shard 1 holds 5 items of its share of 100, so it has no samples that could be counted elsewhere."""
+    least, buffer, count = 200, 40, 8
+    cluster.create_table(rs.Table("t", 5000, K, sampler=rs.Uniform(), rate_limiter=ratio(least, buffer)))
+    shards[1].add("t", keys(5000, 5005))
+    used, leads, over = 0, [], threading.Event()
+
+    def write() -> None:
+        for key in range(5000):
+            if over.is_set():
+                return
+            with contextlib.suppress(rs.Timeout):
+                shards[0].add("t", keys(key, key + 1), timeout=0.2)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(20):
+            used += len(cluster.sample("t", count, timeout=60))
+            leads.append(cluster.info("t")["added"] - used)
+    finally:
+        over.set()
+        writer.join()
+    # What the last sample fetched and did not use counts until the next one.
+    assert least - buffer <= min(leads)
+    assert max(leads) <= least + buffer + 2 * count
+    assert len(cluster.sample("t", count, timeout=60)) == count
 
 
 @pytest.mark.parametrize("many", [True, False])
