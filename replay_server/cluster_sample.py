@@ -10,7 +10,9 @@ argument why the first B arrivals of all, by time, are B independent draws by p^
 - An arrival's probability is its power over the sum of all shards' at its time: each shard's sum is that of the answer
   which covers that time. So it stays right if priorities change between two questions.
 - A shard that is left out is left out whole, with what it has answered before: the sample is exact of the others.
-- Without replacement, an item counts when it first arrives. A later question can bring it again; it is passed over.
+- Without replacement, an item counts when it first arrives. A later question can bring it again; it is passed over. So
+  the third question is the last: without a horizon, and for as many as are missing beside those that the shard has
+  given before. Of two heavy items and a light one it would otherwise bring the heavy ones again and again.
 
 Of each shard, the arrivals that are used of the first answers are its first ones. So its columns are received straight
 into the batch, at their place, and what is left over lies where the next shard's columns are received after it. Items
@@ -303,15 +305,27 @@ class _Draw:
         return complete + 2.0**doublings * (wanted + SURPLUS * math.sqrt(wanted)) / total
 
     def _questions(self) -> dict[int, Question]:
-        horizon = self._horizon()
+        most = {shard.number: min(self.count, MOST_ARRIVALS) for shard in self.shards}
+        if self.options.replace or self.rounds < 2:
+            horizon = self._horizon()
+        else:
+            complete = min(map(self._until, self.shards))
+            if complete >= _FAR:  # all items have come, and were too few: some have left since, so it begins anew
+                self.drop()
+                self.cluster._sums.pop(self.name, None)
+                raise _Unknown
+            horizon, missing = _FAR, self.count - len(self._first_by_time(complete))
+            for number in most:
+                given = [piece.arrivals.ids for piece in self.pieces if piece.shard.number == number]
+                seen = len(np.unique(np.concatenate(given))) if given else 0
+                most[number] = min(missing + seen, MOST_ARRIVALS)
         self.rounds += 1
-        most = min(self.count, MOST_ARRIVALS)
         unused = self.cluster._unused
         return {
             shard.number: Question(
                 shard,
                 self.served[shard.number],
-                most,
+                most[shard.number],
                 (self._until(shard), horizon),
                 self.names,
                 self.options,

@@ -15,6 +15,7 @@ import pytest
 from shards import cluster, servers, url_of
 
 import replay_server as rs
+from replay_server import cluster_sample
 
 __all__ = ["cluster", "servers"]  # fixtures
 SHARDS = 3
@@ -94,6 +95,37 @@ def test_every_item_of_a_sample_comes_whole_however_wrong_the_known_sums_are(fil
         weights = (len(ids) * expected) ** -0.6
         np.testing.assert_allclose(batch.weights, weights / weights.max(), rtol=1e-6)
         assert batch.missing == ()
+
+
+def test_a_sample_of_all_items_fetches_heavy_ones_a_few_times_at_most(cluster):
+    cluster.create_table(rs.Table("t", 1000, {"k": rs.Column("int64")}, sampler=rs.Prioritized(priority_exponent=1.0)))
+    ids = cluster.add("t", {"k": np.arange(200)}, priorities=np.where(np.arange(200) % 20, 1.0, 1e-9))
+    for batches in range(1, 6):
+        batch = cluster.sample("t", 200, replace=False)
+        assert set(batch.ids) == set(ids)
+        assert cluster.info("t")["sampled"] <= batches * 3 * 200  # a question each
+
+
+def test_a_sample_of_all_items_begins_anew_where_some_have_left(cluster, monkeypatch):
+    cluster.create_table(rs.Table("t", 1000, {"k": rs.Column("int64")}, sampler=rs.Prioritized(priority_exponent=1.0)))
+    ids = cluster.add("t", {"k": np.arange(200)}, priorities=np.where(np.arange(200) % 20, 1.0, 1e-9))
+    look, rounds, new = cluster_sample._Draw._look, list[int](), list[np.ndarray]()
+
+    def look_while_others_change_it(draw):
+        rounds.append(draw.rounds)
+        with rs.Client(cluster.url) as other:
+            if rounds == [0, 2, 3]:
+                new.append(other.add("t", {"k": np.arange(500, 700)}))
+            yield from look(draw)
+            if rounds == [0, 2]:  # before its last question
+                other.delete("t", ids)
+                new.append(other.add("t", {"k": np.arange(300, 303)}))
+
+    monkeypatch.setattr(cluster_sample._Draw, "_look", look_while_others_change_it)
+    batch = cluster.sample("t", 200, replace=False, timeout=60)
+    assert rounds[:3] == [0, 2, 3]
+    assert set(batch.ids) <= set(np.concatenate(new))
+    assert len(set(batch.ids)) == 200
 
 
 def test_a_sample_fills_the_arrays_that_it_is_given(filled):
