@@ -203,7 +203,13 @@ class ClusterOperations(KnownShards):
     @_as_on_one
     def command(self, *arguments: str | bytes | int, repeatable: bool = False) -> Operation[Any]:
         shards = yield from self._found()
-        return (yield from shards[0].command(*arguments, repeatable=repeatable))
+        try:
+            return (yield from shards[0].command(*arguments, repeatable=repeatable))
+        except NotPrimary as error:
+            key = arguments[1] if len(arguments) > 1 else None
+            if not (isinstance(key, str) and str(error).startswith(f"MOVED {slot_of(key)} ")):
+                raise  # such as of a command whose key is not its first argument
+        return (yield from self._answer(commands.any_command(*arguments, repeatable=repeatable)))
 
     # ---- tables ------------------------------------------------------------------------------------------------------
 

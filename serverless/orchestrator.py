@@ -128,6 +128,7 @@ class Orchestrator:
         self._on_progress = on_progress
         self._message = on_message
         self._server: rs.Server | None = None
+        self._cluster: rs.Cluster | None = None
         self._claim: JobNameClaim | None = None
         self._session_steps = 0
         self._session_updates = 0
@@ -175,7 +176,8 @@ class Orchestrator:
         url = self._open_server(stack)
         self.run_directory.write_job("train", url)
         client = stack.enter_context(rs.Client(url, connect_timeout=2.0, socket_timeout=30.0, reconnect_timeout=2.0))
-        self._claim = stack.enter_context(JobNameClaim(client, self.names, settings.keep))
+        if self._cluster is None:  # nobody else knows of shards that the job has for itself
+            self._claim = stack.enter_context(JobNameClaim(client, self.names, settings.keep))
         client.create_table(self._table(spec))
         version = initialise(self.algorithm, spec, client, self.names, checkpoint)
         requests = Requests(
@@ -211,6 +213,10 @@ class Orchestrator:
     def _open_server(self, stack: contextlib.ExitStack) -> str:
         if self.settings.server is not None:
             return self.settings.server
+        if self.settings.replay_shards > 1:
+            self._cluster = stack.enter_context(rs.Cluster(shards=self.settings.replay_shards, pin=False))
+            self._message(f"shards {self._cluster.url} (processes {', '.join(map(str, self._cluster.pids))})")
+            return self._cluster.url
         # TCP: a function shares no file system with anyone here.
         self._server = stack.enter_context(rs.Server([], host="127.0.0.1", port=0))
         self._message(f"server {self._server.url} (process {self._server.pid})")
@@ -226,7 +232,8 @@ class Orchestrator:
             kept, passes = self.algorithm.buffer_batches + 2, self.algorithm.passes
         return rs.Table(
             self.names.fragments,
-            capacity=max(TABLE_FRAGMENTS, kept * batch),
+            # A function adds to one shard, and all of a round may have chosen the same.
+            capacity=max(TABLE_FRAGMENTS, kept * batch) * self.settings.replay_shards,
             signature=fragment_signature(self.algorithm, spec),
             sampler=rs.Fifo(),
             remover=rs.Fifo(),
@@ -257,6 +264,8 @@ class Orchestrator:
             raise rs.ConnectionLost(
                 f"its process ended with status {self._server.returncode}: {words[-1] if words else 'it said nothing'}"
             )
+        if self._cluster is not None and (self._cluster.restarts or not self._cluster.running):
+            raise rs.ConnectionLost("the process of a shard ended, and what it held is lost")
 
     def _take_up(self, log: RunLog, earlier: dict[str, Any], version: int) -> None:
         """Goes on from what an earlier session left."""

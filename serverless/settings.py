@@ -18,6 +18,7 @@ from replay_server.rl.dashboard_process import check_dashboard
 from replay_server.rl.options import typed_values
 from replay_server.serverless.scalers import registry
 from replay_server.serverless.scalers.scaler import Scaler
+from replay_server.topology import MOST_SHARDS
 
 if TYPE_CHECKING:
     from replay_server.learner.algorithms import Settings
@@ -110,6 +111,9 @@ class TrainSettings:
     # where
     server: str | None = None
     """URL of a replay server that is there; None = the job has one of its own."""
+    replay_shards: int = 1
+    """Servers of the job's own, a process each, that hold fragments, states and weights together. Not with --server and
+    --learners async."""
     function_server: str | None = None
     """URL under which functions reach the server, if it is another one."""
     job: str | None = None
@@ -146,6 +150,7 @@ def check_settings(settings: TrainSettings) -> None:
     at_least = {
         "rounds": 1, "steps": 1, "environments": 1, "actors": 1, "actors_max": 1, "prewarm": 0, "retries": 0,
         "learner_threads": 0, "eval_every": 0, "eval_episodes": 1, "final_episodes": 0, "checkpoint_every": 1,
+        "replay_shards": 1,
     }  # fmt: skip
     for name, least in at_least.items():
         if getattr(settings, name) < least:
@@ -162,11 +167,20 @@ def check_settings(settings: TrainSettings) -> None:
         raise ValueError(f"--job: expected up to 100 letters, digits, dots, dashes, underscores, got {settings.job!r}")
     if settings.function_server is not None and settings.server is None:
         raise ValueError("--function-server needs --server: functions reach the job's own server without it")
+    if settings.replay_shards > MOST_SHARDS:
+        raise ValueError(f"--replay-shards: expected at most {MOST_SHARDS}, got {settings.replay_shards}")
+    if settings.replay_shards > 1 and settings.server is not None:
+        raise ValueError("--replay-shards does not go with --server: the shards are the job's own")
+    if settings.replay_shards > 1 and settings.learners == "async":
+        raise ValueError(
+            "--replay-shards does not go with --learners async: gradients and the weights that they make change in one "
+            "step, and their keys would be on several shards"
+        )
     for name in ("server", "function_server"):
         if is_cluster_url(getattr(settings, name)):
             raise ValueError(
-                f"--{name.replace('_', '-')}: expected the URL of one server, got that of shards: rounds keep an order "
-                "and transactions that shards have not"
+                f"--{name.replace('_', '-')}: expected the URL of one server, got that of shards: a job clears its "
+                "name in transactions, which shards have not. For shards of the job's own: --replay-shards"
             )
     make_scaler(settings)
 

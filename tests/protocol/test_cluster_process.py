@@ -51,6 +51,16 @@ def test_the_shards_are_one_redis_cluster_with_a_password() -> None:
         assert topologies == [cluster.topology] * 2
 
 
+def test_a_command_goes_where_its_key_is() -> None:
+    with rs.Cluster(shards=3) as cluster, rs.Client(cluster.url) as client:
+        for number in range(20):
+            assert client.command("SET", f"key:{number}", str(number), repeatable=True) == "OK"
+        assert [client.command("GET", f"key:{number}") for number in range(20)] == [b"%d" % n for n in range(20)]
+        assert client.command("PING") == "PONG"
+        with pytest.raises(rs.NotPrimary, match="MOVED"):  # its key is not its first argument
+            [client.command("OBJECT", "ENCODING", f"key:{number}") for number in range(20)]
+
+
 def test_a_shard_that_dies_comes_back_from_its_snapshot_at_its_place(tmp_path: Path) -> None:
     with rs.Cluster([TABLE], shards=2, directory=tmp_path) as cluster:
         before, pids = cluster.topology, cluster.pids

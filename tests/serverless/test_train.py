@@ -82,6 +82,10 @@ def signals():
         (["--quorum", "1.5"], "--quorum: expected more than 0 and at most 1"),
         (["--job", "a*"], "--job: expected up to 100 letters"),
         (["--server", "redis+cluster://h:1,h:2"], "--server: expected the URL of one server, got that of shards"),
+        (["--replay-shards", "0"], "--replay-shards: expected at least 1, got 0"),
+        (["--replay-shards", "257"], "--replay-shards: expected at most 256, got 257"),
+        (["--replay-shards", "2", "--server", "redis://h:1"], "--replay-shards does not go with --server"),
+        (["--replay-shards", "2", "--learners", "async"], "--replay-shards does not go with --learners async"),
         (["--env", "Nothing-v0"], "--env Nothing-v0: Environment `Nothing` doesn't exist"),
         (["--env", "nowhere:Nothing-v0"], "is the module's folder in PYTHONPATH?"),
         (["--env", "FrozenLake-v1"], "gymnasium.wrappers.FlattenObservation makes vectors of them"),
@@ -163,6 +167,28 @@ def test_a_job_leaves_a_complete_run_directory_and_can_be_resumed(tmp_path, caps
     assert (resumed["updates"], resumed["frames"]) == (3, 192)
     assert resumed["cost"] > summary["cost"]
     assert len(read_invocations(run)) == 11
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "impala"])
+def test_a_job_has_shards_of_its_own(algorithm, tmp_path, capsys, signals):
+    """impala samples its fragments in order; ppo names them by their ids."""
+    run = tmp_path / "run"
+    words = [*SMALL, "--algo", algorithm, "--replay-shards", "3", "--logdir", str(run)]
+    assert main_train([*words, "--rounds", "3"]) == 0
+    assert re.search(r"shards redis\+cluster://127\.0\.0\.1:\d+,127\.0\.0\.1:\d+,127", capsys.readouterr().out)
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["ended_by"], summary["steps"], summary["eval_episodes"]) == ("rounds", 192, 2)
+    assert summary["restarts"] == 0
+    assert algorithm != "ppo" or [record.arrived for record in read_rounds(run)] == [2, 2, 2]
+    assert main_train(["--resume", "--rounds", "4", "--logdir", str(run)]) == 0
+    assert json.loads((run / "summary.json").read_text())["steps"] == 256
+
+
+def test_a_job_that_loses_a_shard_ends_with_5(tmp_path, capsys, signals, monkeypatch):
+    monkeypatch.setattr(rs.Cluster, "running", property(lambda _: False))
+    words = [*SMALL, "--rounds", "2", "--replay-shards", "2", "--logdir", str(tmp_path / "run")]
+    assert main_train(words) == 5
+    assert "the process of a shard ended" in capsys.readouterr().out
 
 
 def test_a_server_that_is_not_there_ends_with_5(tmp_path, capsys, signals):
