@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -28,6 +29,7 @@ from replay_server.rl.shared_settings import check_settings_of_run
 from replay_server.rl.weights import load_arrays
 
 POLL_EVERY_S = 0.25
+REPORT_EVERY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -90,12 +92,12 @@ def run_evaluator(
     """Evaluates published weights every `eval_every_updates` learner steps until `stop`; uses one torch thread.
 
     Each result is appended, as JSON, to the list ``<table>:evaluations`` on the server, set as the hash
-    ``<table>:evaluator``, and passed to `on_result` with the network that earned it. Versions are learner steps.
+    ``<table>:evaluator``, and passed to `on_result` with the network that earned it. Versions are learner steps. The
+    hash's ``updated_at`` (Unix time) is set about once a second, also while games are played.
     When the table is closed, the job is over: it evaluates the newest weights, where it has not yet, and raises
     TableClosed. Raises ConnectionLost if the server stayed away for `patience_s` seconds, SettingsDiffer for other
     settings than the run's.
     """
-    stopped = as_callable(stop)
     torch.set_num_threads(1)
     keep_freed_memory()
     network = make_acting_network(settings, environment_spec(settings))
@@ -104,9 +106,10 @@ def run_evaluator(
     client = PersistentClient(
         server_url,
         patience_s=patience_s,
-        stop=stopped,
+        stop=as_callable(stop),
         on_connect=lambda client: check_settings_of_run(client, settings),
     )
+    stopped = _reporting(as_callable(stop), client, settings.table)
     try:
         while not stopped():
             # Looked at before the weights: those of a closed table are the last.
@@ -132,6 +135,22 @@ def run_evaluator(
         return results
     finally:
         client.close()
+
+
+def _reporting(stopped: Callable[[], bool], client: PersistentClient, table: str) -> Callable[[], bool]:
+    """`stopped`, which is asked before each step of the games. It also reports that this evaluator lives."""
+    reported_at = -math.inf
+
+    def ask() -> bool:
+        nonlocal reported_at
+        if stopped():
+            return True
+        if time.monotonic() - reported_at >= REPORT_EVERY_S:
+            client.call(lambda client: client.redis.hset(f"{table}:evaluator", "updated_at", str(time.time())))
+            reported_at = time.monotonic()
+        return False
+
+    return ask
 
 
 def _evaluate_version(

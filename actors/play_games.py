@@ -49,6 +49,8 @@ def play_games(
     with ExitStack() as opened:
         environments: list[Environments] = []
         for place, each in enumerate(seeds):
+            if stopped():
+                return []
             environments.append(make_environments(settings, 1, each, shown=watch is not None and place == 0, cut=True))
             opened.callback(environments[-1].close)
         totals = [EpisodeScores(1) for _ in environments]

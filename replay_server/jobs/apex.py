@@ -37,7 +37,7 @@ from replay_server.jobs.job_replicas import JobReplicas
 from replay_server.jobs.job_server import ADDRESS_IN_USE, JobReplay, JobServer, ReplaySaver, saves_replay
 from replay_server.jobs.part_report import NOT_WRITTEN
 from replay_server.jobs.plan import Plan, make_plan
-from replay_server.jobs.progress import ActorSilence, View, make_view
+from replay_server.jobs.progress import Silence, View, make_view
 from replay_server.jobs.record import STOP_CONDITIONS, JobRecord
 from replay_server.jobs.replay_memory import fit_replay
 from replay_server.jobs.supervisor import (
@@ -75,7 +75,7 @@ LEFT_AFTER_S = 60.0
 STOP_GRACE_S = 2.5
 """What parts have to end in after Ctrl-C; with the server's stop it stays under 5 s."""
 KILLED_AFTER_S = 600.0
-"""An actor that runs and has reported nothing for so long is killed, and started again."""
+"""A part that runs and has been silent for so long is killed, and started again."""
 FINISH_GRACE_S = 30.0
 """What parts have to end in when nobody is waiting for the prompt."""
 SAVE_WITHIN_S = 600.0
@@ -146,7 +146,6 @@ class ApexJob:
         self.plan = plan
         self.parts: list[Part] = []
         self.actors: list[Part] = []
-        self._silences: list[ActorSilence] = []
         self.ended_by = ""
         self._server: JobReplay | None = None
         self._saver: ReplaySaver | None = None
@@ -274,7 +273,8 @@ class ApexJob:
             )
             for index in range(settings.actors)
         ]
-        self._silences = [ActorSilence() for _ in self.actors]
+        # An actor reports once it plays: its environments may take long to make.
+        self._record.silences |= {"evaluator": Silence(), **{a.name: Silence(from_start=False) for a in self.actors}}
         if self.plan.gives_way:
             self._giving_way = GivingWay(self.actors)
         evaluator = Part("evaluator", {**common, "part": "evaluator"}, logs / "evaluator.log")
@@ -408,14 +408,14 @@ class ApexJob:
         """Brings the record up to date: what the server knows, and how the job's own processes are."""
         assert self._client is not None
         self._count_restarts()
-        self._record.look(self._client, say)
+        self._record.look(self._client, say, {part.name: part.running for part in self.parts})
         for index, part in enumerate(self.actors):
-            actor, silence = self._record.snapshot.actors[index], self._silences[index]
+            actor = self._record.snapshot.actors[index]
             actor.restarts, actor.alive = part.restarts, actor.alive and part.running
-            if news := silence.look(time.monotonic(), actor.updated_at, part.running):
-                say(f"{part.name} {news}")
+        for part in self.parts:
+            silence = self._record.silences[part.name]
             if silence.silent_s >= KILLED_AFTER_S:
-                say(f"{part.name} has reported nothing for {silence.silent_s:.0f} s: killing it; log in {part.log}")
+                say(f"{part.name} {silence.told()}: killing it; log in {part.log}")
                 silence.silent_s = 0.0
                 part.kill()
 

@@ -61,7 +61,7 @@ class Observer:
             info = client.info(self.settings.table)
             self._added.begin_after(int(info["added"]))
             self._sampled.begin_after(int(info["sampled"]))
-        _, actors = self._reports(client)
+        *_, actors = self._reports(client)
         self._frames_before = sum(actor.frames for actor in actors.values())
         for name in self._seen:
             there: Any = client.redis.lrange(f"{self.settings.table}:{name}", 0, -1)
@@ -71,7 +71,7 @@ class Observer:
         """Asks the server. Raises TableNotFound while there is no table, and what a lost server raises."""
         settings, snapshot, now = self.settings, self.snapshot, time.monotonic()
         info = client.info(settings.table)
-        learner, snapshot.actors = self._reports(client)
+        learner, evaluator, snapshot.actors = self._reports(client)
         frames = sum(actor.frames for actor in snapshot.actors.values()) - self._frames_before
         added, sampled = self._added.count(int(info["added"])), self._sampled.count(int(info["sampled"]))
         if self._first_step is None and (frames or added):
@@ -93,19 +93,23 @@ class Observer:
         snapshot.transitions_per_s = self._rates["transitions"].add(now, snapshot.transitions)
         if learner:
             snapshot.updates_per_s = self._rates["updates"].add(now, snapshot.updates)
+        snapshot.signs = {
+            "learner": None if snapshot.waiting else (snapshot.updates, snapshot.batches_not_finite),
+            "evaluator": evaluator.get("updated_at", 0.0),
+            **{f"actor {index}": actor.updated_at or None for index, actor in snapshot.actors.items()},
+        }
 
-    def _reports(self, client: rs.Client) -> tuple[dict[str, float], dict[int, ActorState]]:
-        """What the learner and each actor reported last."""
+    def _reports(self, client: rs.Client) -> tuple[dict[str, float], dict[str, float], dict[int, ActorState]]:
+        """What the learner, the evaluator and each actor reported last."""
         self._find_actors(client)
         ids = sorted(self._actors)
         asked = client.redis.pipeline(transaction=False)
-        for part in ("learner", *(f"actor:{index}" for index in ids)):
+        for part in ("learner", "evaluator", *(f"actor:{index}" for index in ids)):
             asked.hgetall(f"{self.settings.table}:{part}")
-        learner, *actors = (_numbers(report) for report in asked.execute())
+        learner, evaluator, *actors = (_numbers(report) for report in asked.execute())
         now = time.monotonic()
-        return learner, {
-            index: self._actors[index].state(report, now) for index, report in zip(ids, actors, strict=True)
-        }
+        states = {index: self._actors[index].state(report, now) for index, report in zip(ids, actors, strict=True)}
+        return learner, evaluator, states
 
     def _find_actors(self, client: rs.Client) -> None:
         """The run's own, and those that have joined it since."""

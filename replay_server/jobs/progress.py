@@ -12,7 +12,9 @@ from replay_server.terminal import LiveView, PlainView
 PLAIN_EVERY_S = 10.0
 RATE_WINDOW_S = 10.0
 SILENT_S = 30.0
-"""A learner that has not trained, and an actor that has not reported, for this long is named."""
+"""A part that is silent for this long is named."""
+MAKES_NO_UPDATE = "has made no update for {} s, though there are items to sample"
+REPORTS_NOTHING = "has reported nothing for {} s"
 LONGEST_LOOK_S = 5.0
 """More between two looks counts as this much: the server was away, or the job itself was stopped."""
 
@@ -58,6 +60,8 @@ class Snapshot:
     """loss, mean_q, td_error, version, waiting_share …, as the learner last reported them."""
     actors: dict[int, ActorState] = field(default_factory=dict)
     """By their ids."""
+    signs: dict[str, Any] = field(default_factory=dict)
+    """By the names of parts: what changes while the part lives (`Silence.look`)."""
     evaluation: dict[str, Any] | None = None
     evaluations: int = 0
     restarts: int = 0
@@ -89,52 +93,43 @@ class Rate:
 
 
 class Silence:
-    """Notices a learner that could train and does not: one that is stopped, or hangs."""
+    """Notices a part that is stopped, or hangs: what it reports stays the same.
 
-    def __init__(self) -> None:
-        self._updates = -1
-        self._since = 0.0
-        self._told = False
+    `silent_s`: seconds since it last changed, as far as the part's process ran and the server answered.
 
-    def look(self, now: float, updates: int, waiting: bool) -> str:
-        """Takes the learner's updates at a time, and whether it has to wait for items; what is to be said, or ""."""
-        if updates != self._updates or waiting:
-            told = f"learner goes on after {now - self._since:.0f} s" if self._told and updates != self._updates else ""
-            self._updates, self._since, self._told = updates, now, self._told and not told
-            return told
-        if self._told or now - self._since < SILENT_S:
-            return ""
-        self._told = True
-        return f"learner has made no update for {now - self._since:.0f} s, though there are items to sample"
-
-
-class ActorSilence:
-    """Notices one actor that is stopped, or hangs.
-
-    Such an actor stops reporting. An actor that waits for the rate limiter goes on reporting.
-
-    `silent_s`: seconds since its last report, as far as its process ran and the server answered; 0 before its first.
+    Args:
+        told: what is said of the part after `SILENT_S`, with "{}" for the seconds.
+        from_start: whether silence counts before the first report of a process, too.
     """
 
-    def __init__(self) -> None:
-        self._looked_at = self._updated_at = self.silent_s = 0.0
-        self._plays = self._told = False
+    def __init__(self, told: str = REPORTS_NOTHING, from_start: bool = True) -> None:
+        self._told, self._from_start = told, from_start
+        self._looked_at = self.silent_s = 0.0
+        self._sign: Any = None
+        self._counts = self._is_told = False
 
-    def look(self, now: float, updated_at: float, running: bool) -> str:
-        """Takes at a time when it reported last, and whether its process runs; what is to be said, or ""."""
+    def look(self, now: float, sign: Any, running: bool = True) -> str:
+        """Takes a sign of the part's life, and whether its process runs; returns what is to be said, or "".
+
+        `sign`: None = none is due.
+        """
         passed, self._looked_at = min(now - self._looked_at, LONGEST_LOOK_S), now
-        if not running:
-            self.silent_s, self._plays = 0.0, False
-        elif updated_at != self._updated_at:
-            told = f"goes on after {self.silent_s:.0f} s" if self._told and self._plays else ""
-            self._updated_at, self.silent_s, self._plays, self._told = updated_at, 0.0, True, False
+        if sign is None or not running:
+            self.silent_s, self._counts, self._is_told = 0.0, self._from_start, False
+        elif sign != self._sign:
+            told = f"goes on after {self.silent_s:.0f} s" if self._is_told else ""
+            self._sign, self.silent_s, self._counts, self._is_told = sign, 0.0, True, False
             return told
-        elif self._plays:
+        elif self._counts:
             self.silent_s += passed
-            if not self._told and self.silent_s >= SILENT_S:
-                self._told = True
-                return f"has reported nothing for {self.silent_s:.0f} s"
+            if not self._is_told and self.silent_s >= SILENT_S:
+                self._is_told = True
+                return self.told()
         return ""
+
+    def told(self) -> str:
+        """For how long the part has been silent."""
+        return self._told.format(f"{self.silent_s:.0f}")
 
 
 View = PlainView | LiveView

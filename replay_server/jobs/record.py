@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import replay_server as rs
 from replay_server.jobs.observer import Observer
-from replay_server.jobs.progress import Silence
+from replay_server.jobs.progress import MAKES_NO_UPDATE, Silence
 from replay_server.learner.metrics import Metrics, read_metrics
 from replay_server.rl.run_directory import RunDirectory, write_json
 from replay_server.rl.settings import ApexSettings
@@ -33,7 +33,8 @@ class JobRecord:
         self.run_directory = run_directory
         self.evaluations: list[dict[str, Any]] = []
         self._good_evaluations = 0
-        self._silence = Silence()
+        self.silences = {"learner": Silence(MAKES_NO_UPDATE)}
+        """Of the parts that are watched, by their names."""
         self._drawn = float("-inf")
         self._row_at = time.monotonic() + ROW_EVERY_S
         self.observer = Observer(settings, self._earlier_sessions())
@@ -42,11 +43,15 @@ class JobRecord:
         self.snapshot = self.observer.snapshot
         self.metrics = Metrics(run_directory.path, "progress")
 
-    def look(self, client: rs.Client, say: Callable[[str], None]) -> None:
-        """Brings the snapshot up to date, and takes and says what is new: messages of parts, evaluations."""
+    def look(self, client: rs.Client, say: Callable[[str], None], running: Mapping[str, bool] | None = None) -> None:
+        """Brings the snapshot up to date, and takes and says what is new: silences, messages of parts, evaluations.
+
+        `running`: whether the process of a part runs, by the part's name; one that is not there runs elsewhere.
+        """
         self.observer.look(client)
-        if silence := self._silence.look(time.monotonic(), self.snapshot.updates, bool(self.snapshot.waiting)):
-            say(silence)
+        for name, silence in self.silences.items():
+            if news := silence.look(time.monotonic(), self.snapshot.signs[name], (running or {}).get(name, True)):
+                say(f"{name} {news}")
         self._tell_who_joined(say)
         for message in self.observer.new_messages(client):
             if message["part"] != self._part:

@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 
 import replay_server as rs
 from replay_server.jobs.apex import ApexJob
-from replay_server.jobs.progress import ActorSilence, Silence
+from replay_server.jobs.progress import MAKES_NO_UPDATE, Silence
 from replay_server.jobs.supervisor import Deaths
 from replay_server.learner.metrics import Metrics
 from replay_server.rl.run_directory import RunDirectory
@@ -224,63 +224,78 @@ def test_killed_job_takes_its_parts_with_it(start):
     assert gone(children)
 
 
-def test_learner_that_is_silent_is_named_and_so_is_its_return():
-    silence = Silence()
-    told = "learner has made no update for 30 s, though there are items to sample"
-    assert silence.look(0.0, 0, waiting=True) == ""  # the table fills
-    assert silence.look(100.0, 0, waiting=True) == ""
-    assert silence.look(129.0, 0, waiting=False) == ""
-    assert silence.look(130.5, 0, waiting=False) == told
-    assert silence.look(500.0, 0, waiting=False) == ""  # once
-    assert silence.look(501.0, 1, waiting=False) == "learner goes on after 401 s"
-    assert silence.look(530.0, 1, waiting=False) == ""
-    assert silence.look(531.0, 1, waiting=False) == told
+class Watched:
+    """A part that is looked at each second."""
+
+    def __init__(self, silence: Silence) -> None:
+        self.silence, self.told, self.now = silence, [], 1_000.0
+
+    def look(self, seconds: int, sign: object, running: bool = True) -> None:
+        for _ in range(seconds):
+            self.now += 1.0
+            self.told.append(self.silence.look(self.now, sign, running))
 
 
-def test_actor_that_is_silent_is_named_and_so_is_its_return():
-    silence, told = ActorSilence(), []
-
-    def look(seconds: float, updated_at: float, running: bool = True) -> None:
-        """A look each second."""
-        for _ in range(int(seconds)):
-            clock[0] += 1.0
-            told.append(silence.look(clock[0], updated_at, running))
-
-    clock = [1_000.0]
-    look(1_000, 0.0)  # its process starts, and makes its environment
-    assert silence.silent_s == 0.0
-    look(1, 7.0)
-    look(29, 7.0)
-    assert not any(told)
-    look(60, 7.0)
-    assert [text for text in told if text] == ["has reported nothing for 30 s"]
-    assert silence.silent_s == 89.0
-    clock[0] += 1_000.0  # the server was away, which counts as 5 s at most
-    look(1, 7.0)
-    assert silence.silent_s == 94.0
-    look(1, 8.0)
-    assert told[-1] == "goes on after 94 s"
-    look(20, 8.0)
-    look(1, 8.0, running=False)  # it died, and is started again
-    look(40, 8.0)
-    assert not any(told[-61:])
-    look(1, 9.0)
-    look(30, 9.0)
-    assert told[-1] == "has reported nothing for 30 s"
+def test_part_that_is_silent_is_named_and_so_is_its_return():
+    part = Watched(Silence(MAKES_NO_UPDATE))
+    part.look(1_000, None)  # the table fills
+    part.look(30, 0)
+    assert not any(part.told)
+    part.look(60, 0)
+    assert [text for text in part.told if text] == [
+        "has made no update for 30 s, though there are items to sample"
+    ]  # once
+    assert part.silence.told() == "has made no update for 89 s, though there are items to sample"
+    part.now += 1_000.0  # the server was away, which counts as 5 s at most
+    part.look(1, 0)
+    assert part.silence.silent_s == 94.0
+    part.look(1, 1)
+    assert part.told[-1] == "goes on after 94 s"
+    part.look(20, 1)
+    part.look(1, 1, running=False)  # it died, and is started again
+    part.look(29, 1)
+    assert not any(part.told[-50:])
+    part.look(1, 1)
+    assert part.told[-1] == "has made no update for 30 s, though there are items to sample"
 
 
-def test_actor_that_hangs_is_killed_and_started_again(start):
+def test_actor_that_makes_its_environment_is_not_silent_yet():
+    part = Watched(Silence(from_start=False))
+    part.look(1_000, None)
+    part.look(30, 7.0)
+    assert not any(part.told)
+    part.look(60, 7.0)
+    assert [text for text in part.told if text] == ["has reported nothing for 30 s"]
+    part.look(1, 7.0, running=False)
+    part.look(1_000, 7.0)  # what it reported before
+    part.look(30, 9.0)
+    assert not any(part.told[-1_031:])
+    part.look(1, 9.0)
+    assert part.told[-1] == "has reported nothing for 30 s"
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        ("actor 0", r"has reported nothing for \d+ s"),
+        ("evaluator", r"has reported nothing for \d+ s"),
+        ("learner", r"has made no update for \d+ s, though there are items to sample"),
+    ],
+)
+def test_part_that_hangs_is_killed_and_started_again(start, part, told):
     job = start(constants={"replay_server.jobs.progress.SILENT_S": 5.0, "replay_server.jobs.apex.KILLED_AFTER_S": 20.0})
     wait_for_updates(job, 1)
-    (stopped,) = processes_of(job, "actor-0")
+    log = part.replace(" ", "-")
+    (stopped,) = processes_of(job, log)
     os.kill(stopped, signal.SIGSTOP)
-    job.wait_for(r"actor 0 has reported nothing for \d+ s\n")
-    job.wait_for(r"actor 0 has reported nothing for \d+ s: killing it; log in \S+actor-0\.log")
-    job.wait_for(r"actor 0 ended \(-9\): starting it again")
-    wait_until(lambda: processes_of(job, "actor-0") not in ([], [stopped]))
+    job.wait_for(rf"{part} {told}\n")
+    job.wait_for(rf"{part} {told}: killing it; log in \S+{log}\.log")
+    job.wait_for(rf"{part} ended \(-9\): starting it again")
+    wait_until(lambda: processes_of(job, log) not in ([], [stopped]))
     wait_for_updates(job)
     os.kill(job.process.pid, signal.SIGINT)
     assert job.wait() == 130, job.text
+    assert job.summary()["restarts"] == 1
 
 
 @pytest.mark.slow

@@ -160,6 +160,24 @@ def test_the_evaluator_waits_for_due_versions_and_reports_each_once() -> None:
     assert newest[b"evaluations"] == b"2"
 
 
+def test_the_evaluator_reports_that_it_lives_while_it_waits_and_while_it_plays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replay_server.actors.evaluator.REPORT_EVERY_S", 0.0)
+    network = make_network(COIN_GAME, environment_spec(COIN_GAME))
+    with rs.Server() as server, rs.Client(server.url) as client:
+        reports: list[float] = []
+
+        def stop() -> bool:
+            told = client.redis.hget("apex:evaluator", "updated_at")
+            if told is not None:
+                reports.append(float(told))
+            if len(reports) == 3:  # it waited until now; a game is of one step, or of 60
+                client.publish_weights("apex", module_arrays(network), version=10)
+            return len(reports) > 30
+
+        assert run_evaluator(COIN_GAME, server.url, stop) == []
+    assert len(set(reports)) > 25
+
+
 def test_the_weights_at_the_close_of_the_table_are_the_last_that_are_evaluated() -> None:
     network = make_network(COIN_GAME, environment_spec(COIN_GAME))
     with rs.Server() as server, rs.Client(server.url) as client:
