@@ -3,8 +3,8 @@
 A job as `replay-server apex` starts it, looked at for some seconds once it learns. Processor times are the kernel's, by
 process and thread; how a process divides its own is told by the seconds that it counts itself:
 
-- an actor: by `environment_s` (the emulator), `inference_s` (torch), and the rest of the time in which it did not wait
-  for the rate limiter (`blocked_s`);
+- an actor: by `environment_s` (the emulator), `inference_s` (torch), and the rest of the time in which its main thread
+  ran or was ready to: while it waits for the server, in a push, it takes no processor time;
 - the learner's main thread: by `training_s` (torch) of the time in which it did not wait for a batch (`sampling_s`).
   Of its other threads those that compute for torch, one fewer than its torch threads in all, are taken to be the
   busiest;
@@ -45,6 +45,8 @@ class Process:
     """Its main thread."""
     threads: Mapping[int, float]
     """Thread → its processor seconds."""
+    ready_s: float
+    """Seconds that the main thread ran, or was ready to and had no core."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ def divide(begin: Look, end: Look, cores: int, learner_threads: int) -> dict[str
             name: seconds - begin.reports.get(part, {}).get(name, 0.0)
             for name, seconds in end.reports.get(part, {}).items()
         }
-        emulator_s, torch_s = _divided(part, process.main, learner_threads, used, report, took)
+        active_s = process.ready_s - begin.processes[part].ready_s
+        emulator_s, torch_s = _divided(part, process.main, learner_threads, used, report, took, active_s)
         total_s = sum(used.values())
         shares["emulator"] += emulator_s
         shares["torch"] += torch_s
@@ -103,12 +106,12 @@ def _divided(
     used: Mapping[int, float],
     report: Mapping[str, float],
     took: float,
+    active_s: float,
 ) -> tuple[float, float]:
     """Processor seconds of a process in the emulator, and in torch."""
     total = sum(used.values())
     if part.startswith("actor"):
-        active = max(took - report.get("blocked_s", 0.0), 1e-9)
-        emulator, inference = (report.get(name, 0.0) / active for name in ("environment_s", "inference_s"))
+        emulator, inference = (report.get(name, 0.0) / max(active_s, 1e-9) for name in ("environment_s", "inference_s"))
         return total * min(1.0, emulator), total * min(1.0, inference)
     if part == "learner":
         active = max(took - report.get("sampling_s", 0.0), 1e-9)
@@ -251,11 +254,13 @@ def _part_of(pid: int) -> str:
 
 
 def _process(pid: int) -> Process:
-    threads = {
-        int(task.name): int((task / "schedstat").read_text().split()[0]) / 1e9
-        for task in Path(f"/proc/{pid}/task").iterdir()
-    }
-    return Process(pid, threads)
+    threads, ready_s = {}, 0.0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        ran, waited = (1e-9 * int(number) for number in (task / "schedstat").read_text().split()[:2])
+        threads[int(task.name)] = ran
+        if int(task.name) == pid:
+            ready_s = ran + waited
+    return Process(pid, threads, ready_s)
 
 
 def _machine_seconds() -> float:

@@ -78,26 +78,27 @@ def test_processor_time_goes_to_the_emulator_to_torch_and_to_the_rest() -> None:
     begin = Look(
         100.0,
         {
-            "actor-0": Process(10, {10: 5.0}),
-            "learner": Process(20, {20: 7.0, 21: 3.0, 22: 1.0}),
-            "evaluator": Process(30, {30: 2.0}),
-            "server": Process(40, {40: 1.0}),
+            "actor-0": Process(10, {10: 5.0}, 6.0),
+            "learner": Process(20, {20: 7.0, 21: 3.0, 22: 1.0}, 9.0),
+            "evaluator": Process(30, {30: 2.0}, 2.0),
+            "server": Process(40, {40: 1.0}, 1.0),
         },
-        {"actor-0": {"environment_s": 1.0, "inference_s": 1.0, "push_s": 0.5, "blocked_s": 10.0}},
+        {"actor-0": {"environment_s": 1.0, "inference_s": 1.0, "push_s": 0.5, "blocked_s": 1.0}},
         50.0,
     )
     end = Look(
         110.0,
         {
-            # Of 8 s in which it did not wait, 4 in the emulator and 2 in torch.
-            "actor-0": Process(10, {10: 9.0}),
+            # It ran for 4 s and had no core for as long: of these 8 s, 4 in the emulator and 2 in torch. Otherwise it
+            # waited for the server.
+            "actor-0": Process(10, {10: 9.0}, 14.0),
             # Its main thread worked for 5 s, 4 of them in torch; of the others the busier computes for torch.
-            "learner": Process(20, {20: 12.0, 21: 7.0, 22: 1.5, 23: 0.25}),
-            "evaluator": Process(30, {30: 3.0}),
-            "server": Process(40, {40: 1.25}),
+            "learner": Process(20, {20: 12.0, 21: 7.0, 22: 1.5, 23: 0.25}, 15.0),
+            "evaluator": Process(30, {30: 3.0}, 3.0),
+            "server": Process(40, {40: 1.25}, 1.25),
         },
         {
-            "actor-0": {"environment_s": 5.0, "inference_s": 3.0, "push_s": 1.0, "blocked_s": 12.0},
+            "actor-0": {"environment_s": 5.0, "inference_s": 3.0, "push_s": 1.0, "blocked_s": 1.5},
             "learner": {"sampling_s": 5.0, "training_s": 4.0},
         },
         68.0,
