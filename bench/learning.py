@@ -265,7 +265,9 @@ def _whole_jobs(options: argparse.Namespace, argv: Sequence[str], folder: str, s
         from replay_server.bench.plot import plot_side_by_side
 
         plot_side_by_side(content, options.plot)
-    return 0
+    for name in content["failed"]:
+        say(f"failed, and tried again by the same command: {name}")
+    return 1 if content["failed"] else 0
 
 
 def _trained(options: argparse.Namespace, argv: Sequence[str], say: Callable[[str], None]) -> dict[str, Any]:

@@ -98,10 +98,12 @@ def tell(content: Mapping[str, Any], say: Callable[[str], None], width: int = 28
 
 
 def write(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
-    """Writes a result file, making its folder if need be."""
+    """Writes a result file, making its folder if need be. One that is there is replaced at once, or not at all."""
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(content, indent=1) + "\n")
+    new = file.with_name(f"{file.name}.new")
+    new.write_text(json.dumps(content, indent=1) + "\n")
+    new.replace(file)
 
 
 def conclude(

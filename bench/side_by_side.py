@@ -7,7 +7,9 @@ counted. When a side has trained, whole games are played with each checkpoint, o
 make: unclipped scores, no game ended by a lost life, one ε for all. The target is reached by the first checkpoint whose
 mean is as high.
 
-With `--folder` every run's files and scores stay there, and a run that is there is not done again.
+With `--folder` every run's files and scores stay there, and what is there is not done again: neither the training of a
+run nor its games. So a comparison that was interrupted goes on where it was, and sides may be run one at a time. A side
+that fails does not keep the others from running; the same command tries it again.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -31,6 +34,7 @@ from replay_server.bench.process import Program
 from replay_server.rl.environment_spec import is_atari
 
 OURS = "replay"
+RUN_FILE = "run.json"
 ENV = "ALE/Pong-v5"
 TARGETS = {"ALE/Pong-v5": 18.0, "ALE/Breakout-v5": 30.0}
 """The score that is asked for where `--target` says none."""
@@ -75,6 +79,7 @@ DEFAULTS: dict[str, Any] = {
     "cleanrl": None,
     "only_peers": False,
     "folder": None,
+    "threads": None,
 }
 """Of the options that are of this comparison alone."""
 
@@ -93,7 +98,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("eval-epsilon", type=float, metavar="EPSILON", help="exploration of evaluations (0)")
     add("cleanrl", metavar="FOLDER", help="CleanRL's repository, for what its package does not have")
     add("only-peers", action="store_true", help="leave this project's side out")
-    add("folder", help="where runs and their scores stay; one that is there is not done again")
+    add("folder", help="where runs and their scores stay; what is there is not done again")
+    add("threads", type=int, metavar="N", help="torch threads of each side (default: as many as it takes by itself)")
 
 
 def chosen_sides(against: Sequence[str], only_peers: bool = False) -> list[str]:
@@ -107,20 +113,36 @@ def chosen_sides(against: Sequence[str], only_peers: bool = False) -> list[str]:
 
 
 def run(options: argparse.Namespace, argv: Sequence[str], folder: str, say: Callable[[str], None]) -> dict[str, Any]:
-    """Trains and evaluates every side with every seed; the content of a result file."""
+    """Trains and evaluates every side with every seed; the content of a result file.
+
+    Its `failed` has what went wrong with sides that could not be run, by run.
+    """
     sides = chosen_sides(options.against, options.only_peers)
     env = _checked_env(options.env)
     _prepare(options, sides, say)
     target = TARGETS.get(env) if options.target is None else options.target
     host = result.machine()
     kept = Path(options.folder or folder).resolve()
+    for seed in options.seeds:
+        for side in sides:
+            _found(options, env, side, seed, _folder(kept, side, seed))
     runs: dict[str, dict[str, Any]] = {}
+    failed: dict[str, str] = {}
     content: dict[str, Any] = {}
     for number, seed in enumerate(options.seeds):
         turn = number % len(sides)
         for side in sides[turn:] + sides[:turn]:
-            runs[f"{side}.seed={seed}"] = _run(options, env, side, seed, kept / f"{side}-seed{seed}", say)
-            content = _content(options, argv, host, env, target, sides, runs)
+            name = f"{side}.seed={seed}"
+            try:
+                runs[name] = _run(options, env, side, seed, _folder(kept, side, seed), say)
+            except RuntimeError as error:
+                failed[name] = str(error)
+                say(f"{side}, seed {seed}: failed: {error}")
+            except KeyboardInterrupt:
+                if options.folder:
+                    say(f"{side}, seed {seed}: interrupted; the same command goes on from here")
+                raise
+            content = {**_content(options, argv, host, env, target, sides, runs), "failed": failed}
             if options.json:  # what there is so far: all of it takes hours
                 result.write(options.json, content)
     return content
@@ -136,6 +158,8 @@ def _prepare(options: argparse.Namespace, sides: Sequence[str], say: Callable[[s
     """Refuses what cannot run before hours are spent on what can."""
     if options.minutes <= 0 or options.every <= 0:
         raise RuntimeError(f"--minutes, --every: expected more than 0, got {options.minutes:g} and {options.every:g}")
+    if options.threads is not None and options.threads < 1:
+        raise RuntimeError(f"--threads: expected at least 1, got {options.threads}")
     if options.episodes < 1:
         raise RuntimeError(f"--episodes: expected at least 1, got {options.episodes}")
     for name in sides:
@@ -163,34 +187,65 @@ def _run(
     options: argparse.Namespace, env: str, side: str, seed: int, folder: Path, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """One side's run with one seed: what it was given, and its checkpoints with the scores of their games."""
-    asked = _asked(options, env, side, seed)
-    file = folder / "run.json"
-    if file.exists():
-        found = json.loads(file.read_text())
-        if found["asked"] != asked:
-            raise RuntimeError(f"{file} is of a run with other settings: give another --folder, or remove {folder}")
+    file, found = folder / RUN_FILE, _found(options, env, side, seed, folder)
+    if "checkpoints" not in found:
+        if file.exists():
+            shutil.rmtree(folder)  # of a training that was interrupted
+        result.write(file, found)
+        say(f"{side}, seed {seed}: trains for {options.minutes:g} minutes")
+        found |= _trained(options, env, side, seed, folder)
+        result.write(file, found)
+    written = found["checkpoints"]
+    if all("scores" in each for each in written):
         say(f"{side}, seed {seed}: {file} is there")
         return found
-    say(f"{side}, seed {seed}: trains for {options.minutes:g} minutes")
-    with _program(side) as program:
-        versions = program.ask("versions")
-        trained = program.ask("train", **_given(options, env, side), seed=seed, folder=str(folder),
-                              seconds=60 * options.minutes, every_s=60 * options.every)  # fmt: skip
-    written = trained["checkpoints"]
     say(f"{side}, seed {seed}: plays {options.episodes} games with each of {len(written)} checkpoints")
-    for checkpoint, games in zip(written, _evaluated(options, env, side, seed, written), strict=True):
+    files = [str(folder / each["file"]) for each in written]
+    for checkpoint, games in zip(written, _evaluated(options, env, side, seed, files), strict=True):
         checkpoint |= {"scores": games, "mean": float(np.mean(games)), "std": float(np.std(games))}
-        checkpoint["file"] = os.path.relpath(checkpoint["file"], folder)
-    found = {"asked": asked, "versions": versions, "used": trained["used"], "checkpoints": written}
     result.write(file, found)
     best = max((each["mean"] for each in written), default=float("nan"))
     say(f"{side}, seed {seed}: " + " ".join(f"{each['mean']:.1f}" for each in written) + f" (best {best:.1f})")
     return found
 
 
+def _found(options: argparse.Namespace, env: str, side: str, seed: int, folder: Path) -> dict[str, Any]:
+    """What is known of a run: at first what is asked for, then what its training left, then the scores of its games.
+
+    RuntimeError where the folder is of something else.
+    """
+    asked, file = _asked(options, env, side, seed), folder / RUN_FILE
+    if not file.exists():
+        if folder.exists() and any(folder.iterdir()):
+            raise RuntimeError(f"{folder} holds other files: give another --folder, or remove it")
+        return {"asked": asked}
+    found = json.loads(file.read_text())
+    if found["asked"] != asked:
+        raise RuntimeError(f"{file} is of a run with other settings: give another --folder, or remove {folder}")
+    return found
+
+
+def _folder(kept: Path, side: str, seed: int) -> Path:
+    return kept / f"{side}-seed{seed}"
+
+
+def _trained(options: argparse.Namespace, env: str, side: str, seed: int, folder: Path) -> dict[str, Any]:
+    """What a side's training leaves: its checkpoints, whose files are in `folder`, and on what it ran."""
+    load = round(os.getloadavg()[0], 2)
+    with _program(side, options.threads) as program:
+        versions = program.ask("versions")
+        trained = program.ask("train", **_given(options, env, side), seed=seed, folder=str(folder),
+                              seconds=60 * options.minutes, every_s=60 * options.every)  # fmt: skip
+        place = {**program.ask("place"), "load_average_before": load}
+    for checkpoint in trained["checkpoints"]:
+        checkpoint["file"] = os.path.relpath(checkpoint["file"], folder)
+    return {"versions": versions, "place": place, "used": trained["used"], "checkpoints": trained["checkpoints"]}
+
+
 def _asked(options: argparse.Namespace, env: str, side: str, seed: int) -> dict[str, Any]:
     names = ("minutes", "every", "episodes", "eval_epsilon")
-    return {"side": side, "seed": seed, **_given(options, env, side), **{n: getattr(options, n) for n in names}}
+    asked = {"side": side, "seed": seed, **_given(options, env, side), **{n: getattr(options, n) for n in names}}
+    return asked if options.threads is None else {**asked, "threads": options.threads}
 
 
 def _given(options: argparse.Namespace, env: str, side: str) -> dict[str, Any]:
@@ -199,6 +254,7 @@ def _given(options: argparse.Namespace, env: str, side: str) -> dict[str, Any]:
     if side == OURS:
         words = [["--profile", options.profile]] if options.profile != "default" else []
         pairs = (word.partition("=") for word in options.set)
+        words += [["--learner-threads", str(options.threads)]] if options.threads else []
         words += [[f"--{name.replace('_', '-')}", value] for name, _, value in pairs]
         given["words"] = [word for pair in words for word in pair]
     elif SIDES[side].program == "cleanrl":
@@ -207,22 +263,22 @@ def _given(options: argparse.Namespace, env: str, side: str) -> dict[str, Any]:
     return given
 
 
-def _program(side: str, variables: Mapping[str, str] | None = None) -> Program:
+def _program(side: str, threads: int | None) -> Program:
+    variables = {"OMP_NUM_THREADS": str(threads)} if threads else None
     return Program(SIDES[side].program, SIDES[side].environment, variables)
 
 
 def _evaluated(
-    options: argparse.Namespace, env: str, side: str, seed: int, written: Sequence[Mapping[str, Any]]
+    options: argparse.Namespace, env: str, side: str, seed: int, written: Sequence[str]
 ) -> list[list[float]]:
-    """Scores of each checkpoint's games; as many processes play as there are cores, with one thread each."""
+    """Scores of the games of each file; as many processes play as there are cores, with one thread each."""
     count = max(1, min(len(written), len(os.sched_getaffinity(0))))
-    with contextlib.ExitStack() as stack, ThreadPoolExecutor(count) as pool:
-        programs = [stack.enter_context(_program(side, {"OMP_NUM_THREADS": "1"})) for _ in range(count)]
+    with ThreadPoolExecutor(count) as pool, contextlib.ExitStack() as stack:  # programs that end end what waits
+        programs = [stack.enter_context(_program(side, 1)) for _ in range(count)]
 
         def play(number: int) -> list[list[float]]:
-            files = [each["file"] for each in written[number::count]]
             given = {**_given(options, env, side), "games": options.episodes, "epsilon": options.eval_epsilon}
-            return programs[number].ask("evaluate", files=files, seed=10_000 + seed, **given)
+            return programs[number].ask("evaluate", files=written[number::count], seed=10_000 + seed, **given)
 
         found = list(pool.map(play, range(count)))
     return [found[number % count][number // count] for number in range(len(written))]
@@ -257,6 +313,8 @@ def _measured(side: str, checkpoints: Sequence[Mapping[str, Any]], target: float
         f"{side}.best_score": max(each["mean"] for each in checkpoints),
         f"{side}.last_score": last["mean"],
         f"{side}.frames": last["frames"],
+        f"{side}.frames_per_s": last["frames"] / (60 * max(last["minutes"], 1e-9)),
+        f"{side}.updates_per_s": last.get("updates", 0) / (60 * max(last["minutes"], 1e-9)),
     }
     if (reached := reached_at(checkpoints, target)) is not None:
         found |= {f"{side}.minutes_to_target": reached["minutes"], f"{side}.frames_to_target": reached["frames"]}
@@ -272,14 +330,22 @@ def markdown(content: Mapping[str, Any]) -> str:
     """A table with a line for each run."""
     target = content["settings"]["target"]
     aim = "target" if target is None else f"≥ {target:g} after"
-    lines = [f"| side | seed | frames | mean scores of the checkpoints | best | {aim} |", "|---|---|---|---|---|---|"]
+    lines = [
+        f"| side | seed | frames/s | updates/s | frames | mean scores of the checkpoints | best | {aim} |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for name, run in content["runs"].items():
         side, _, seed = name.partition(".seed=")
         checkpoints = run["checkpoints"]
+        measured = _measured(side, checkpoints, target)
+        rates = [measured.get(f"{side}.{what}_per_s", 0.0) for what in ("frames", "updates")]
         means = " ".join(f"{each['mean']:.0f}" for each in checkpoints)
         best = max((each["mean"] for each in checkpoints), default=float("nan"))
         reached = reached_at(checkpoints, target)
         after = f"{reached['minutes']:.1f} min" if reached else f"not within {content['settings']['minutes']:g} min"
         frames = checkpoints[-1]["frames"] if checkpoints else 0
-        lines.append(f"| {side} | {seed} | {frames:,} | {means} | {best:.1f} | {'' if target is None else after} |")
+        lines.append(
+            f"| {side} | {seed} | {rates[0]:,.0f} | {rates[1]:.1f} | {frames:,} | {means} | {best:.1f} | "
+            f"{'' if target is None else after} |"
+        )
     return "\n".join(lines)

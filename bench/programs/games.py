@@ -1,15 +1,16 @@
 """What the programs that train on an Atari game have in common: their clock and checkpoints, and the evaluator.
 
 A program's ``train(**options)`` plays and learns for so many seconds, as the library that it is of does by itself. It
-returns ``checkpoints``, with ``file``, ``minutes`` since the first step and ``frames`` played of each, and ``used``:
-the settings that the library was given. Its ``evaluate(**options)`` plays whole games with the networks of these files.
-The time to save is not counted; nothing is evaluated while a side trains.
+returns ``checkpoints``, with ``file``, ``minutes`` since the first step, and ``frames`` played and ``updates`` made by
+then of each, and ``used``: the settings that the library was given. Its ``evaluate(**options)`` plays whole games with
+the networks of these files. The time to save is not counted; nothing is evaluated while a side trains.
 
-Only NumPy is needed here, beside what those who call it have.
+Only NumPy and torch are needed here, beside what those who call it have.
 """
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,6 +29,30 @@ class TimeIsUp(Exception):
     """The time to train is over."""
 
 
+LOOK_EVERY_S = 1.0
+
+
+def is_left() -> bool:
+    """Whether the asker of this program has gone: it has closed its end of standard input."""
+    poll = select.poll()
+    poll.register(0, 0)  # a hang-up alone is told
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
+
+
+def optimizer_steps() -> Callable[[], int]:
+    """A count of the steps that torch's optimizers take in this process from now on."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    steps = 0
+
+    def count(*_: Any) -> None:
+        nonlocal steps
+        steps += 1
+
+    register_optimizer_step_post_hook(count)
+    return lambda: steps
+
+
 class Checkpoints:
     """Saves what a side has learned, every so many seconds and at the end.
 
@@ -36,6 +61,7 @@ class Checkpoints:
         seconds: of training in all, counted from the first `step` on.
         every_s: seconds of training between two checkpoints.
         save: writes the network as it is now to a file.
+        left: whether nobody waits for the end any more.
     """
 
     def __init__(
@@ -45,9 +71,12 @@ class Checkpoints:
         every_s: float,
         save: Callable[[Path], None],
         clock: Callable[[], float] = time.monotonic,
+        left: Callable[[], bool] = is_left,
     ) -> None:
         self._folder = Path(folder)
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._left, self._look_at = left, 0.0
+        self._updates = optimizer_steps()
         self._seconds, self._every_s, self._save, self._clock = seconds, every_s, save, clock
         self._began: float | None = None
         self._saving_s = 0.0
@@ -55,17 +84,25 @@ class Checkpoints:
         self.written: list[dict[str, Any]] = []
 
     def step(self, steps: int) -> None:
-        """To be called after each step of the environments, with the steps so far. Raises TimeIsUp at the end."""
+        """To be called after each step of the environments, with the steps so far.
+
+        Raises TimeIsUp at the end, SystemExit where nobody waits for it any more.
+        """
         now = self._clock()
         if self._began is None:
             self._began = now
+        if now >= self._look_at:
+            self._look_at = now + LOOK_EVERY_S
+            if self._left():
+                raise SystemExit("nobody waits for this run any more")
         passed = now - self._began - self._saving_s
         if passed < min(self._due_s, self._seconds):
             return
         file = self._folder / f"{len(self.written):04}.safetensors"
         self._save(file)
         self._saving_s += self._clock() - now
-        self.written.append({"file": str(file), "minutes": round(passed / 60, 4), "frames": steps * FRAME_SKIP})
+        done = {"minutes": round(passed / 60, 4), "frames": steps * FRAME_SKIP, "updates": self._updates()}
+        self.written.append({"file": str(file), **done})
         self._due_s = (passed // self._every_s + 1) * self._every_s
         if passed >= self._seconds:
             raise TimeIsUp

@@ -5,6 +5,7 @@ The evaluator of the job plays beside the others and takes its share of the mach
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import subprocess
@@ -12,7 +13,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from games import LOOK_EVERY_S, is_left
+
 from replay_server.actors.evaluator import evaluate as evaluate_network
+from replay_server.bench.process import end_process
 from replay_server.learner.checkpoint import checkpoints, read_network
 from replay_server.learner.metrics import read_metrics
 from replay_server.rl.environment_spec import environment_spec
@@ -48,12 +52,25 @@ def train(
     }
     options = [word for name, value in given.items() for word in (f"--{name}", str(value))]
     with open(Path(folder) / "job.log", "wb") as log:
-        done = subprocess.run(
+        job = subprocess.Popen(
             [sys.executable, "-m", "replay_server.jobs.apex", *options, *words], stdout=log, stderr=log
         )
-    if done.returncode != 0:
+    try:
+        while (status := _status(job)) is None:
+            if is_left():
+                raise SystemExit("nobody waits for this run any more")
+    finally:
+        end_process(job)
+    if status != 0:
         raise RuntimeError(f"the job failed:\n{(Path(folder) / 'job.log').read_text()[-2000:]}")
     return {"checkpoints": _written(run), "used": json.loads((run / "config.json").read_text())}
+
+
+def _status(job: subprocess.Popen[bytes]) -> int | None:
+    """Its exit status, once it has ended; waits a while for it."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return job.wait(LOOK_EVERY_S)
+    return None
 
 
 def _written(run: Path) -> list[dict[str, Any]]:
@@ -65,7 +82,8 @@ def _written(run: Path) -> list[dict[str, Any]]:
         at = (path / "counters.json").stat().st_mtime
         # The first and the last are written by a learner that has learned nothing yet, or has just ended.
         frames = [row["frames"] for row in rows if row["time_s"] <= at] or [0]
-        found.append({"file": str(path), "minutes": round(max(0.0, at - began) / 60, 4), "frames": frames[-1]})
+        minutes, updates = round(max(0.0, at - began) / 60, 4), int(path.name.removeprefix("step_"))
+        found.append({"file": str(path), "minutes": minutes, "frames": frames[-1], "updates": updates})
     return found
 
 

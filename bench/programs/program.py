@@ -146,6 +146,13 @@ class Session:
     def versions(self) -> dict[str, str]:
         return {name: importlib.metadata.version(name) for name in self._peer.PACKAGES}
 
+    def place(self) -> dict[str, Any]:
+        """What this process has of the machine, and the processor seconds that it and its children have taken."""
+        torch = sys.modules.get("torch")
+        threads = None if torch is None else torch.get_num_threads()
+        used_s = round(sum(os.times()[:4]), 1)
+        return {"nice": os.nice(0), "cores": len(os.sched_getaffinity(0)), "torch_threads": threads, "cpu_s": used_s}
+
     def tree(self, leaves: int, batch_size: int, seed: int) -> None:
         self._subject = None
         self._subject = TreeCalls(self._peer.Tree(leaves), leaves, batch_size, seed)

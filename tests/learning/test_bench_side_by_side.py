@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +15,14 @@ import pytest
 pytest.importorskip("torch")
 
 import gymnasium
+import torch
 
 from replay_server.bench.environments import ENVIRONMENTS, PROGRAMS, is_ready
 from replay_server.bench.main import main
 from replay_server.bench.plot import plot_side_by_side
 from replay_server.bench.process import Program
 from replay_server.bench.programs.games import Checkpoints, GymnasiumGames, TimeIsUp, play
-from replay_server.bench.side_by_side import PEERS, SIDES, markdown
+from replay_server.bench.side_by_side import PEERS, SIDES, Side, markdown
 
 
 class Clock:
@@ -38,11 +42,17 @@ def test_checkpoints_are_written_when_due_and_saving_is_not_counted(tmp_path: Pa
         file.write_text("network")
         clock.now += 100.0
 
-    checkpoints = Checkpoints(str(tmp_path / "run"), seconds=60, every_s=25, save=save, clock=clock)
+    options = {"clock": clock, "left": lambda: clock.now > 2_000.0}
+    checkpoints = Checkpoints(str(tmp_path / "run"), seconds=60, every_s=25, save=save, **options)
     clock.now += 500.0  # before the first step: of setting up
+
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizers = torch.optim.Adam([weight]), torch.optim.SGD([weight])
 
     def train() -> None:
         for second in range(1_000):
+            for optimizer in optimizers:
+                optimizer.step()
             checkpoints.step(10 * second)
             clock.now += 1.0
 
@@ -50,7 +60,11 @@ def test_checkpoints_are_written_when_due_and_saving_is_not_counted(tmp_path: Pa
         train()
     assert [each["minutes"] * 60 for each in checkpoints.written] == pytest.approx([25, 50, 60], abs=0.01)
     assert [each["frames"] for each in checkpoints.written] == [4 * 250, 4 * 500, 4 * 600]
+    assert [each["updates"] for each in checkpoints.written] == [2 * 26, 2 * 51, 2 * 61]
     assert all(Path(each["file"]).read_text() == "network" for each in checkpoints.written)
+    clock.now = 3_000.0
+    with pytest.raises(SystemExit, match="nobody waits"):
+        checkpoints.step(0)
 
 
 class FixedGames:
@@ -123,6 +137,9 @@ def test_a_job_is_trained_and_its_checkpoints_are_played_and_a_run_that_is_there
         assert len(checkpoint["scores"]) == 2
         assert checkpoint["mean"] == pytest.approx(np.mean(checkpoint["scores"]))
     assert run["checkpoints"][-1]["frames"] > 0
+    assert run["checkpoints"][-1]["updates"] > 0
+    assert run["place"]["cores"] == len(os.sched_getaffinity(0))
+    assert run["place"]["cpu_s"] > 0
     # A game of CartPole has a score of 8 or more whatever is done: the first checkpoint has reached the target.
     assert content["median"]["replay.minutes_to_target"] == run["checkpoints"][0]["minutes"]
     assert plot.read_bytes().startswith(b"\x89PNG")
@@ -131,6 +148,15 @@ def test_a_job_is_trained_and_its_checkpoints_are_played_and_a_run_that_is_there
     assert main([*words, "--json", str(file)]) == 0
     assert "run.json is there" in capsys.readouterr().out
     assert json.loads(file.read_text())["runs"] == content["runs"]
+
+    # As where its games were interrupted: they alone are played again.
+    kept = tmp_path / "runs" / "replay-seed3" / "run.json"
+    for checkpoint in run["checkpoints"]:
+        del checkpoint["scores"]
+    kept.write_text(json.dumps(run))
+    assert main(words) == 0
+    assert ": trains for" not in capsys.readouterr().out
+    assert json.loads(kept.read_text()) == json.loads(file.read_text())["runs"]["replay.seed=3"]
     assert main([*OURS, "--every", "0.2", "--folder", folder]) == 1
     assert "is of a run with other settings: give another --folder" in capsys.readouterr().err
 
@@ -147,6 +173,7 @@ def test_a_job_is_trained_and_its_checkpoints_are_played_and_a_run_that_is_there
         ("--algorithm ppo --minutes 3", "--minutes: expected --algorithm apex with it, got ppo"),
         ("--algorithm apex --only-peers", "--only-peers: expected --against"),
         ("--algorithm apex --minutes 0", "--minutes, --every: expected more than 0"),
+        ("--algorithm apex --threads 0", "--threads: expected at least 1"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_runs(
@@ -159,7 +186,10 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(
 
 def test_a_side_that_does_not_reach_the_target_is_told_as_such(tmp_path: Path) -> None:
     def run(*means: float) -> dict[str, object]:
-        rows = [{"minutes": 5.0 * (n + 1), "frames": 4_000 * (n + 1), "mean": mean} for n, mean in enumerate(means)]
+        rows = [
+            {"minutes": 5.0 * (n + 1), "frames": 4_000 * (n + 1), "updates": 900 * (n + 1), "mean": mean}
+            for n, mean in enumerate(means)
+        ]
         return {"checkpoints": rows}
 
     content = {
@@ -171,11 +201,98 @@ def test_a_side_that_does_not_reach_the_target_is_told_as_such(tmp_path: Path) -
         "runs": {"replay.seed=1": run(-20.0, 18.5), "sb3-dqn.seed=1": run(-21.0, -20.0)},
     }  # fmt: skip
     told = markdown(content).splitlines()
-    assert told[2] == "| replay | 1 | 8,000 | -20 18 | 18.5 | 10.0 min |"
-    assert told[3] == "| sb3-dqn | 1 | 8,000 | -21 -20 | -20.0 | not within 10 min |"
+    assert told[2] == "| replay | 1 | 13 | 3.0 | 8,000 | -20 18 | 18.5 | 10.0 min |"
+    assert told[3] == "| sb3-dqn | 1 | 13 | 3.0 | 8,000 | -21 -20 | -20.0 | not within 10 min |"
     plot = tmp_path / "curves.png"
     plot_side_by_side(content, str(plot))
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+PEER = """
+import os, time
+from pathlib import Path
+
+PACKAGES = ("numpy",)
+
+
+def train(folder, seconds, **_):
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "kept").touch(exist_ok=False)
+    if Path("trouble").exists():
+        raise RuntimeError("no more memory")
+    if Path("endless").exists():
+        from games import Checkpoints
+        checkpoints = Checkpoints(str(folder), 1e9, 1e9, lambda file: None)
+        Path("pid").write_text(str(os.getpid()))
+        while True:
+            checkpoints.step(0)
+            time.sleep(0.01)
+    return {"used": {}, "checkpoints": [{"file": str(folder / "kept"), "minutes": 1.0, "frames": 8, "updates": 2}]}
+
+
+def evaluate(files, **_):
+    assert all(Path(file).exists() for file in files)
+    return [[1.0, 2.0] for _ in files]
+"""
+
+
+@pytest.fixture
+def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Peers whose programs are made up, in the folder where this process is."""
+    for name in ("first", "second"):
+        (tmp_path / f"peer_{name}.py").write_text(PEER.replace('"trouble"', f'"trouble-{name}"'))
+        monkeypatch.setitem(SIDES, name, Side(name, None))
+    monkeypatch.setattr("replay_server.bench.side_by_side.PEERS", ("first", "second"))
+
+    def program(side: str, threads: int | None) -> Program:
+        return Program(SIDES[side].program, None, {"OMP_NUM_THREADS": str(threads or 0)}, programs=tmp_path)
+
+    monkeypatch.setattr("replay_server.bench.side_by_side._program", program)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+QUEUE = [
+    "learning", "--against", "first,second", "--only-peers", "--folder", "runs", "--json", "all.json", "--seeds", "1",
+]  # fmt: skip
+
+
+def test_a_side_that_fails_keeps_no_other_from_running_and_is_tried_again(
+    made_up: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (made_up / "trouble-first").touch()
+    assert main(QUEUE) == 1
+    assert "no more memory" in capsys.readouterr().out
+    content = json.loads((made_up / "all.json").read_text())
+    assert list(content["runs"]) == ["second.seed=1"]
+    assert list(content["failed"]) == ["first.seed=1"]
+    (made_up / "trouble-first").unlink()
+    assert main(QUEUE) == 0
+    assert "second, seed 1: trains" not in capsys.readouterr().out
+    content = json.loads((made_up / "all.json").read_text())
+    assert list(content["runs"]) == ["first.seed=1", "second.seed=1"]
+    assert content["failed"] == {}
+    assert content["median"]["first.updates_per_s"] == pytest.approx(2 / 60)
+
+
+def test_a_side_that_is_interrupted_leaves_no_process_and_begins_anew(
+    made_up: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (made_up / "endless").touch()
+
+    def interrupt() -> None:
+        while not (made_up / "pid").exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        main(QUEUE)
+    assert "first, seed 1: interrupted; the same command goes on from here" in capsys.readouterr().out
+    assert not Path(f"/proc/{(made_up / 'pid').read_text()}").exists()
+    (made_up / "endless").unlink()
+    assert main(QUEUE) == 0
 
 
 @pytest.mark.slow
