@@ -46,14 +46,20 @@ class GivingWay:
         """Looks how they fare, at most every `WATCHED_S` seconds each; what people should know, else ""."""
         if self.ended or not any(self._starves(actor.pid) for actor in self._actors if actor.pid is not None):
             return ""
-        self.ended = True
+        for actor in self.end():
+            actor.kill()
+        return "other work keeps all cores busy: the actors give way to it no longer"
+
+    def end(self) -> list[Part]:
+        """The actors give way no longer; those whose processes still do, since only root may raise them again."""
+        self.ended, found = True, []
         for actor in self._actors:
             actor.instruct(gives_way=False)
             try:
                 be_equal(actor.pid)
-            except PermissionError:  # only root may raise a process again
-                actor.kill()
-        return "other work keeps all cores busy: the actors give way to it no longer"
+            except PermissionError:
+                found.append(actor)
+        return found
 
     def _starves(self, pid: int) -> bool:
         before = self._seen.get(pid)

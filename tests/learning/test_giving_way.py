@@ -85,6 +85,13 @@ def test_an_actor_is_of_the_idle_class(actor: Part) -> None:
     assert classes(actor) == {os.SCHED_IDLE}
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may raise a process again")
+def test_one_that_is_to_end_is_an_equal(actor: Part) -> None:
+    """On a busy machine it would not end in time."""
+    assert GivingWay([actor]).end() == []
+    assert classes(actor) == {os.SCHED_OTHER}
+
+
 @pytest.mark.usefixtures("other_work")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may raise a process again")
 def test_one_that_starves_is_an_equal_from_then_on(actor: Part) -> None:
