@@ -19,9 +19,7 @@ from torch import Tensor, nn
 
 from replay_server.learner.finite_checks import check_finite, first_not_finite
 from replay_server.learner.replay_learner import LEARNING, ReplayLearner
-
-BEST = "best"
-"""Folder, beside the step_N folders, of the network that evaluations judged best."""
+from replay_server.rl.run_directory import BEST
 
 
 def write_checkpoint(folder: Path, learner: ReplayLearner, counters: Mapping[str, Any], keep: int = 3) -> Path:

@@ -63,7 +63,8 @@ class Way:
     def __str__(self) -> str:
         threads = f"{self.threads} thread{'s' * (self.threads > 1)}"
         graph = " and a CUDA graph" if self.graph else ""
-        return f"{self.precision}, {threads}{' and as many for targets' if self.ahead else ''}{graph}"
+        targets = f" and {self.threads} for targets" if self.ahead else ""
+        return f"{self.precision}, {threads}{targets}{graph}"
 
     def use(self, device: torch.device) -> None:
         """Sets this process's torch to the number of threads, and to TF32 or not."""
@@ -113,9 +114,9 @@ class Choice:
     def told(self) -> str:
         """One line for people."""
         if not self.update_ms:
-            return f"updates in {self.way} (as asked for)"
+            return f"updates run in {self.way} (as asked for)"
         times = "; ".join(f"{way}: {'fails' if ms is None else f'{ms:g} ms'}" for way, ms in self.update_ms.items())
-        return f"updates in {self.way} (measured, of {self.rows} rows: {times})"
+        return f"updates run in {self.way} (measured with batches of {self.rows}: {times})"
 
 
 @dataclass(frozen=True)

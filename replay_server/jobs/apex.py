@@ -114,7 +114,7 @@ def main_apex(argv: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return _interrupted()
     with alone:
         print(f"{settings.env} · {why} · {settings.actors} actor{'s' * (settings.actors > 1)} × "
               f"{settings.envs_per_actor} environments · "
@@ -122,7 +122,16 @@ def main_apex(argv: list[str] | None = None) -> int:
         print(f"run directory {run_directory.path}", flush=True)
         for words in filter(None, (memory, plan.told())):
             print(words, flush=True)
-        return ApexJob(settings, run_directory, plan).run()
+        try:
+            job = ApexJob(settings, run_directory, plan)  # takes a second
+        except KeyboardInterrupt:
+            return _interrupted()
+        return job.run()
+
+
+def _interrupted() -> int:
+    print("interrupted: nothing was started", flush=True)
+    return EXIT_INTERRUPTED
 
 
 def _settings(given: dict[str, Any]) -> tuple[ApexSettings, str]:
@@ -192,7 +201,7 @@ class ApexJob:
                     print(f"the final games were not played to the end: {error}", flush=True)
         except KeyboardInterrupt:
             code, self.ended_by = EXIT_INTERRUPTED, "interrupted"
-            print("interrupted: ending all parts", flush=True)
+            print("interrupted: ending the run", flush=True)
         finally:
             ignore_interrupts()
             self.ended_by = self.ended_by or "failure"
@@ -321,9 +330,11 @@ class ApexJob:
         began = time.monotonic()
         if self._saver is not None:
             self._saver.save_last()
+        if self._giving_way is not None:
+            self._giving_way.end()  # they have little time
         killed = stop_parts(self.parts, grace_s)
         if killed:
-            print(f"had to kill: {', '.join(killed)}", flush=True)
+            print(f"did not end in time, and were killed: {', '.join(killed)}", flush=True)
         if self._server is not None:
             with contextlib.suppress(OSError):
                 self._write_job()
@@ -430,7 +441,7 @@ class ApexJob:
     def _final_evaluation(self) -> dict[str, Any] | None:
         if self.settings.final_episodes < 1:
             return None
-        print(f"playing {self.settings.final_episodes} fresh games with the kept checkpoint", flush=True)
+        print(self._record.final_games(), flush=True)
         question = {"settings": dataclasses.asdict(self.settings), "run_directory": str(self.run_directory.path)}
         log = self.run_directory.logs / "final-games.log"
         try:
@@ -448,9 +459,9 @@ class ApexJob:
         saved = self.run_directory.saved_steps()
         newest = self.run_directory.checkpoints / f"step_{saved[-1]}" if saved else None
         where = f"newest checkpoint {newest}" if newest else "no checkpoint yet"
-        replay = f"; {self._saver_said}" if self._saver_said else ""
-        what = f"{self.run_directory.summary}; " if written else ""
-        print(f"{what}{where}{replay}", flush=True)
+        what = f"summary {self.run_directory.summary}" if written else ""
+        for words in filter(None, (what, where, self._saver_said)):
+            print(words, flush=True)
         go_on = f"replay-server apex --resume --logdir {self.run_directory.path}"
         if self.ended_by == RUN_DIVERGED:
             rate = self.settings.learning_rate

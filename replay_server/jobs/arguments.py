@@ -25,6 +25,8 @@ from replay_server.rl.settings import PROFILES, ApexSettings
 from replay_server.rl.tables import apex_table
 from replay_server.topology import MOST_SHARDS
 
+TITLE = "settings of the run (the defaults shown are those of --profile paper; other profiles change some)"
+"""Over the options, in --help."""
 GPU_CORES = 8
 """With fewer, actors beside the learner cannot feed a GPU: `atari-small` is the default for ALE/* there, too."""
 MOST_REPLICAS = 8
@@ -59,8 +61,7 @@ TURNED_OFF = {
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Adds one option per field of `ApexSettings` (``--field-name``); fields not given leave no trace in the result."""
-    title = "settings of the run (defaults are the paper's; a profile changes some)"
-    add_options(parser.add_argument_group(title), ApexSettings)
+    add_options(parser.add_argument_group(TITLE), ApexSettings)
 
 
 def given_settings(namespace: argparse.Namespace) -> dict[str, Any]:

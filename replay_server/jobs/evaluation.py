@@ -16,9 +16,10 @@ from torch import nn
 from replay_server.actors.evaluator import Evaluation, evaluate, run_evaluator
 from replay_server.actors.rollout import Stop
 from replay_server.jobs.fork_server import asked
-from replay_server.learner.checkpoint import BEST, checkpoint_fault, newest_checkpoint, read_network, write_best
+from replay_server.learner.checkpoint import checkpoint_fault, newest_checkpoint, read_network, write_best
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.networks import make_network
+from replay_server.rl.run_directory import BEST
 from replay_server.rl.settings import ApexSettings
 
 FINAL_SEED = 0xF1A1

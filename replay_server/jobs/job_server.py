@@ -70,7 +70,9 @@ def saves_replay(settings: ApexSettings, table: rs.Table, folder: Path) -> tuple
     kept = [*folder.glob(SNAPSHOT), *folder.glob(f"{SHARDS}/*/*.snapshot")]
     free = shutil.disk_usage(folder.parent).free + sum(file.stat().st_size for file in kept)
     each = "" if shards == 1 else " for each shard"
-    words = f"two files{each} of up to {told_bytes(size / shards)}, one being written; {told_bytes(free)} are free"
+    words = (
+        f"two files{each} of up to {told_bytes(size / shards)} while a new one is written; {told_bytes(free)} are free"
+    )
     if settings.checkpoint_replay == "auto" and 2 * size > free - DISK_LEFT_BYTES:
         return False, f"the replay is not saved: the disk has no room for {words} (--checkpoint-replay on saves it)"
     return True, f"the replay is saved every {settings.checkpoint_replay_every_s:g} s in {folder} ({words})"
@@ -323,7 +325,7 @@ class ReplaySaver:
             return ""
         age_s = max(0.0, time.time() - min(each.st_mtime for each in found))
         where = files[0] if len(files) == 1 else files[0].parent.parent
-        return f"replay of {age_s:.0f} s ago in {where} ({told_bytes(sum(each.st_size for each in found))})"
+        return f"replay saved {age_s:.0f} s ago in {where} ({told_bytes(sum(each.st_size for each in found))})"
 
     def _run(self) -> None:
         pause_s, trouble = min(self._every_s, FIRST_SAVE_S), ""

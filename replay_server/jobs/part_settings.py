@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 from typing import Any, NoReturn
 
+from replay_server.jobs.arguments import TITLE
 from replay_server.rl.options import add_options
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.shared_settings import OWN, SHARED, may_differ
@@ -34,7 +35,7 @@ def add_part_settings(parser: argparse.ArgumentParser, part: str) -> None:
     """Adds an option for each setting that the part takes; the others are refused with what to do instead."""
     taken = {"table", *SHARED, *may_differ(part)}
     refused = [field.name for field in dataclasses.fields(ApexSettings) if field.name not in taken]
-    title = "settings of the run (defaults are the paper's; a profile changes some)"
+    title = TITLE
     if part != "learner":
         title = "settings (defaults are those of the run that is joined, whose learner was given them)"
     add_options(parser.add_argument_group(title), ApexSettings, refused)

@@ -151,7 +151,7 @@ def _evaluate(settings: ApexSettings, server_url: str, run_directory: RunDirecto
         with rs.Client(server_url) as client:
             record.look(client, print)  # the last evaluation
         if settings.final_episodes:
-            print(f"playing {settings.final_episodes} fresh games with the kept checkpoint", flush=True)
+            print(record.final_games(), flush=True)
             final = final_evaluation(settings, run_directory.path, stop.event)
         raise
     finally:

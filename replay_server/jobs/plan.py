@@ -42,8 +42,9 @@ class Plan:
         """One line for people; "" where nothing was measured."""
         if not self.acting_ms:
             return ""
-        rest = ", of which the learner is served first" if self.gives_way else ""
-        return f"{self.actors} actor{'s' * (self.actors > 1)}: a transition takes {self.acting_ms:g} ms of a core{rest}"
+        rest = "; the learner's work comes first" if self.gives_way else ""
+        actors = f"{self.actors} actor process{'es' * (self.actors > 1)}"
+        return f"{actors}: each transition takes {self.acting_ms:g} ms of processor time{rest}"
 
 
 def make_plan(settings: ApexSettings, actors_given: bool = False) -> Plan:

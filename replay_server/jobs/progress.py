@@ -165,7 +165,7 @@ def plain_line(snapshot: Snapshot) -> str:
         parts.append(f"actor scores {scores}")
     if snapshot.evaluation is not None:
         parts.append(f"evaluation {snapshot.evaluation['score_mean']:.1f}")
-    parts.append(f"staleness {snapshot.weight_staleness}")
+    parts.append(f"actors' weights {snapshot.weight_staleness} updates old")
     if snapshot.restarts:
         parts.append(f"restarts {snapshot.restarts}")
     if snapshot.batches_not_finite:

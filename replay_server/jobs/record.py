@@ -11,7 +11,7 @@ import replay_server as rs
 from replay_server.jobs.observer import Observer
 from replay_server.jobs.progress import MAKES_NO_UPDATE, Silence
 from replay_server.learner.metrics import Metrics, read_metrics
-from replay_server.rl.run_directory import RunDirectory, write_json
+from replay_server.rl.run_directory import BEST, RunDirectory, write_json
 from replay_server.rl.settings import ApexSettings
 
 STOP_CONDITIONS = ("minutes", "max_updates", "max_transitions", "target_score")
@@ -60,7 +60,7 @@ class JobRecord:
             self._take_evaluation(evaluation)
             self.draw(DRAW_EVERY_S)
             say(
-                f"evaluation of version {evaluation['version']}: {evaluation['score_mean']:.1f} "
+                f"evaluation after {evaluation['version']} updates: {evaluation['score_mean']:.1f} "
                 f"± {evaluation['score_std']:.1f} over {evaluation['episodes']} games"
             )
 
@@ -142,6 +142,11 @@ class JobRecord:
         return {**totals, "updates": updates}
 
     # -- what stays
+
+    def final_games(self) -> str:
+        """What is played at the end, for people."""
+        which = "best" if (self.run_directory.checkpoints / BEST).exists() else "newest"
+        return f"playing {self.settings.final_episodes} new games with the {which} network"
 
     def close(self, ended_by: str, final: dict[str, Any] | None) -> None:
         """Writes the last row and summary.json: `ended_by` names what ended the run, `final` the last evaluation.

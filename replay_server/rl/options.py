@@ -17,6 +17,8 @@ from typing import Any
 def add_options(group: argparse._ArgumentGroup, settings: type, leave_out: Collection[str] = ()) -> None:
     """Adds one option per field of the dataclass `settings` (``--field-name``), explained by the string after it.
 
+    The string may say itself what happens by default: "(default: …)".
+
     Fields that are not given leave no trace in the result. A field that is a map of strings takes ``NAME=VALUE``, as
     often as one likes.
     """
@@ -26,7 +28,8 @@ def add_options(group: argparse._ArgumentGroup, settings: type, leave_out: Colle
         if field.name in leave_out:
             continue
         text = docs.get(field.name, "").replace("%", "%%")
-        words = f"{text} (default: {field.default})".strip()
+        default = "none" if field.default is None else field.default
+        words = text if "(default: " in text else f"{text} (default: {default})".strip()
         flag = "--" + field.name.replace("_", "-")
         kind = types_of[field.name]
         if kind is bool:

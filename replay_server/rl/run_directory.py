@@ -33,6 +33,8 @@ SCORE_COLUMNS: tuple[str, ...] = (
     "minutes", "transitions", "frames", "updates", "version", "episodes", "mean", "std", "min", "max",
 )  # fmt: skip
 MOST_SESSIONS = 100
+BEST = "best"
+"""Folder, beside the step_N folders of checkpoints, of the network that evaluations judged best."""
 
 
 class RunDirectory:

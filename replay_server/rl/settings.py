@@ -19,15 +19,15 @@ class ApexSettings:
     env: str = "ALE/Breakout-v5"
     """Gymnasium id, or module:id. Games of ALE/* are preprocessed; other observations are used as they are."""
     profile: str = "paper"
-    """Named set of defaults: paper, cartpole, atari-small, atari-gpu, sac. Fields given explicitly win over the
-    profile. Without it, a command chooses by environment and machine, and never chooses paper."""
+    """Named set of defaults: paper, cartpole, atari-small, atari-gpu, sac. Options that you give win over it. (default:
+    chosen by environment and machine; never paper)"""
     algo: Literal["auto", "dqn", "sac"] = "auto"
     """dqn: dueling double DQN, for discrete actions. sac: soft actor-critic, for continuous actions (a Box). auto: by
     the environment's actions."""
     seed: int = 1
     """Seeds environments, networks, exploration, and the server's sampling."""
     actors: int = 8
-    """Actor processes."""
+    """Actor processes. `apex` measures how many the learner needs, unless you give it."""
     actors_on: str = "processes"
     """Where actors run: processes (on this machine), ray (a Ray cluster on this machine, only for the job), or
     ray:HOST:PORT (an existing Ray cluster, for many machines)."""
@@ -48,13 +48,13 @@ class ApexSettings:
     envs_per_actor: int = 8
     """Environments in each actor, stepped together; one batched forward pass chooses all their actions."""
     minutes: float | None = None
-    """Wall-clock limit of the run in minutes, counted from the first actor step; None = none."""
+    """Stop after so many minutes, counted from the first actor step; none = no limit."""
     max_updates: int | None = None
-    """Stop after this many learner updates; None = none."""
+    """Stop after so many learner updates; none = no limit."""
     max_transitions: int | None = None
-    """Stop after this many transitions were added; None = none."""
+    """Stop after so many transitions were added; none = no limit."""
     target_score: float | None = None
-    """Stop when `target_evaluations` evaluations in a row have a mean of at least this; None = never."""
+    """Stop when `target_evaluations` evaluations in a row have a mean of at least this; none = no target."""
     target_evaluations: int = 3
     """How many evaluations in a row must reach `target_score`."""
 
@@ -73,7 +73,7 @@ class ApexSettings:
     fire_on_reset: bool = True
     """Press FIRE to start a game that waits for it."""
     reward_clip: float | None = 1.0
-    """Rewards are clipped to ±this for learning (reported scores are unclipped); None = no clipping."""
+    """Rewards are clipped to ±this for learning (reported scores are unclipped); none = no clipping."""
     max_frames_per_episode: int = 50_000
     """Emulator frames after which an actor's game is truncated."""
 
@@ -93,7 +93,7 @@ class ApexSettings:
     priority_epsilon: float = 1e-6
     """Added to |TD error|, so that every item can be sampled again."""
     prioritized: bool = True
-    """False: every priority is written as 1 (a control run)."""
+    """Sample by priority. Without it every priority is 1, as a control run has it."""
     loss: Literal["squared", "huber", "hl-gauss"] = "squared"
     """squared: ½·w·δ². huber: with threshold 1 (only in the loss, not in the priority). hl-gauss: the network
     classifies Q values into `value_bins`, and learns by cross-entropy (Farebrother et al. 2024; only DQN)."""
@@ -109,11 +109,11 @@ class ApexSettings:
     al. 2013 (two layers, a third of the arithmetic)."""
     network: str | None = None
     """Q-network of your own, as module:name, called with the observation's shape (of a dict: shapes by path), the
-    number of actions and `hidden`; None = the dueling network. Only for DQN."""
+    number of actions and `hidden`; none = the dueling network. Only for DQN."""
     initial_temperature: float = 1.0
     """SAC: the temperature at first, in rewards per nat of entropy; then it is learned."""
     target_entropy: float | None = None
-    """SAC: the policy entropy that the learned temperature aims at, in nats, with actions scaled to ±1; None = minus
+    """SAC: the policy entropy that the learned temperature aims at, in nats, with actions scaled to ±1; none = minus
     the number of action dimensions (Haarnoja et al. 2018)."""
 
     # replay
@@ -126,9 +126,9 @@ class ApexSettings:
     batch_size: int = 512
     """Transitions of one learner step."""
     samples_per_insert: float | None = None
-    """How often each transition is sampled on average: the table's rate limiter holds this; None = not limited."""
+    """How often each transition is sampled on average: the table's rate limiter holds this; none = not limited."""
     samples_per_insert_end: float | None = None
-    """`samples_per_insert` from learner step `samples_per_insert_end_updates` on; None = no change. So transitions can
+    """`samples_per_insert` from learner step `samples_per_insert_end_updates` on; none = no change. So transitions can
     be used often while there are few, and less often later."""
     samples_per_insert_end_updates: int = 0
     """Learner steps before `samples_per_insert_end` applies."""
@@ -142,9 +142,10 @@ class ApexSettings:
     optimizer: Literal["rmsprop", "adam"] = "rmsprop"
     """rmsprop: centred, decay 0.95 (Horgan et al.)."""
     learning_rate: float = 6.25e-5
-    """Of the optimizer."""
+    """Step size of the optimizer."""
     learning_rate_end: float | None = None
-    """The learning rate falls linearly to this over `learning_rate_decay_updates` and stays there; None = constant."""
+    """The learning rate falls linearly to this over `learning_rate_decay_updates` and stays there; none = it is
+    constant."""
     learning_rate_decay_updates: int = 0
     """Learner steps over which the learning rate falls."""
     optimizer_epsilon: float = 1.5e-7
@@ -156,7 +157,8 @@ class ApexSettings:
     target_update_every: int = 2_500
     """Learner steps between updates of the target network."""
     target_mix: float = 1.0
-    """Share of the online network in such an update: 1 = a copy (Ape-X); below 1 = Polyak averaging (a soft target)."""
+    """Share of the online network in an update of the target network: 1 = a copy (Ape-X); below 1 = Polyak averaging (a
+    soft target)."""
     average_updates: int = 0
     """Actors and evaluator play with an exponential mean of the network over about this many of the last learner steps,
     at most a fifth of all (Polyak & Juditsky 1992). At a high learning rate it can play better than the newest network.
@@ -208,7 +210,7 @@ class ApexSettings:
     wandb: str = "off"
     """Weights & Biases: off, offline (files in the run directory, which `wandb sync` sends) or online."""
     logdir: str | None = None
-    """Run directory; None = runs/<env>-<seed>-<time>."""
+    """Run directory; none = runs/<env>-<seed>-<time>."""
     resume: bool = False
     """Continue from the newest checkpoint in logdir, with the replay that was saved there."""
 

@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("torch")
 
 import gymnasium
-from apex_job import LONGEST_S, address_of, alive, gone, processes_of, wait_for_updates, wait_until
+from apex_job import LONGEST_S, Job, address_of, alive, gone, processes_of, wait_for_updates, wait_until
 from safetensors.torch import load_file
 
 import replay_server as rs
@@ -44,9 +44,9 @@ def test_job_ends_at_its_limit_with_a_summary_and_can_be_resumed(start):
     assert config["hidden"] == 16
     assert config["precision"] == "auto"
     assert {**summary, **config["measured"]} == summary
-    assert f"learner: updates in {summary['precision']}, 1 thread" in job.text
+    assert f"learner: updates run in {summary['precision']}, 1 thread" in job.text
     # Of as many rows as there is time for on this machine.
-    assert re.search(r"\(measured, of (2|8|32|128) rows: float32, 1 thread: ", job.text)
+    assert re.search(r"\(measured with batches of (2|8|32|128): float32, 1 thread: ", job.text)
     assert not list(job.temporary.glob("replay-server*"))
 
     # In a folder whose sockets would have paths that are too long.
@@ -163,6 +163,38 @@ def test_interrupt_while_parts_are_starting_leaves_no_process(start):
     assert job.wait() == 130
     assert not any(alive(pid) for pid in children)
     assert not list(job.temporary.glob("replay-server*"))
+
+
+def is_there(job: Job, name: str) -> bool:
+    """Whether the job has a process of that name, as `top` shows it."""
+    assert job.process.poll() is None, job.text
+    names = [Path(f"/proc/{pid}/comm") for pid in job.children()]
+    return f"{name}\n" in [path.read_text() for path in names if path.exists()]
+
+
+def test_interrupt_while_the_machine_is_measured_leaves_no_process_and_no_run(start):
+    job = start("--precision", "auto")
+    wait_until(lambda: is_there(job, "plan"))
+    children = job.children()
+    os.kill(job.process.pid, signal.SIGINT)
+    assert job.wait() == 130
+    assert gone(children)
+    assert job.text == "interrupted: nothing was started\n"
+    assert not job.run.exists()
+
+
+def test_interrupt_during_the_final_games_leaves_no_process_and_a_summary_without_them(start):
+    job = start("--max-updates", "50", "--final-episodes", "100000")
+    job.wait_for("playing 100000 new games with the newest network\n")  # none was evaluated
+    wait_until(lambda: is_there(job, "final games"))
+    children = job.children()
+    os.kill(job.process.pid, signal.SIGINT)
+    assert job.wait() == 130
+    assert not any(alive(pid) for pid in children)
+    assert "interrupted: ending the run" in job.text
+    assert "Traceback" not in job.text
+    summary = job.summary()
+    assert (summary["ended_by"], summary["updates"], summary["eval_mean"]) == ("interrupted", 50, None)
 
 
 def test_interrupt_while_parts_are_ending_leaves_no_process(start):

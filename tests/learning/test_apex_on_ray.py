@@ -51,7 +51,7 @@ def test_a_job_with_actors_on_ray_goes_on_when_they_die(tmp_path: Path) -> None:
         )  # fmt: skip
     try:
         deadline = time.monotonic() + 100
-        while "evaluation of version" not in output.read_text():
+        while "evaluation after" not in output.read_text():
             assert job.poll() is None, output.read_text()
             assert time.monotonic() < deadline, output.read_text()
             time.sleep(0.05)

@@ -287,7 +287,10 @@ def test_the_choice_is_told_and_kept_and_measured_again_when_resumed(tmp_path, c
             f"{name}, 1 thread" for name in PRECISIONS
         }
         line = capsys.readouterr().out
-        assert f"updates in {measured['precision']}, 1 thread (measured, of {measured['measured_rows']} rows: " in line
+        assert (
+            f"updates run in {measured['precision']}, 1 thread (measured with batches of {measured['measured_rows']}: "
+            in line
+        )
         with rs.Client(server.url) as client:
             (message,) = client.redis.lrange("apex:messages", 0, -1)
             assert json.loads(message)["text"] in line

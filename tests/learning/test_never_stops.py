@@ -94,7 +94,7 @@ def test_job_whose_processes_were_all_killed_goes_on_with_the_replay_that_was_th
         assert info["size"] >= size
         assert client.fetch_weights("apex")[0] >= newest
     end(resumed)
-    assert re.search(r"replay of \d+ s ago in \S+/replay/replay\.snapshot \(\d+ [kM]?B\)", resumed.text)
+    assert re.search(r"replay saved \d+ s ago in \S+/replay/replay\.snapshot \(\d+ [kM]?B\)", resumed.text)
     assert sorted(path.name for path in (resumed.run / "replay").iterdir()) == ["replay.snapshot"]
 
 
@@ -116,7 +116,7 @@ def test_replay_is_saved_at_the_end_stays_beside_a_run_of_other_settings_and_is_
     job = start(*QUICK, "--max-updates", "100", "--checkpoint-replay-every-s", "3600")
     assert job.wait() == 0, job.text
     assert re.search(r"the replay is saved every 3600 s in \S+ \(two files of up to \d+\.?\d* MB", job.text)
-    assert re.search(r"step_100; replay of \d+ s ago in \S+/replay/replay\.snapshot \(\d+ [kM]B\)", job.text)
+    assert re.search(r"step_100\nreplay saved \d+ s ago in \S+/replay/replay\.snapshot \(\d+ [kM]B\)", job.text)
 
     resumed = start("--resume", "--max-updates", "200", "--capacity", "20000")
     assert resumed.wait() == 0, resumed.text
@@ -307,7 +307,7 @@ def test_snapshot_that_is_damaged_is_moved_aside_and_the_server_begins_empty(tmp
             saver.save_last()
             assert saver.wait(60.0)
             assert (tmp_path / "replay" / "replay.snapshot").stat().st_size > 2000
-            assert re.fullmatch(rf"replay of \d+ s ago in {server.snapshot} \(\d kB\)", saver.told())
+            assert re.fullmatch(rf"replay saved \d+ s ago in {server.snapshot} \(\d kB\)", saver.told())
             saver.close()
         server.stop(10.0)
     assert said == []

@@ -51,7 +51,7 @@ def test_the_machine_is_measured_by_a_process_of_its_own(env):
     assert (found.way.precision, found.way.threads) == ("float32", 1)
     assert plan.acting_ms > 0
     assert plan.actors >= 1
-    assert "a transition takes" in plan.told()
+    assert "each transition takes" in plan.told()
     assert plan.gives_way == giving_way.POSSIBLE
 
 
@@ -79,7 +79,7 @@ def test_actors_are_as_many_as_whole_batches_need_also_where_fewer_rows_were_tim
 def test_a_number_of_actors_that_was_given_is_told_beside_what_was_measured():
     plan = make_plan(dataclasses.replace(SETTINGS, actors=7, targets_ahead="auto"), actors_given=True)
     assert plan.actors == 7
-    assert plan.told().startswith("7 actors: a transition takes ")
+    assert plan.told().startswith("7 actor processes: each transition takes ")
 
 
 def test_nothing_is_measured_where_nothing_is_left_to_choose():
