@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -201,7 +202,8 @@ def plot_sides(content: Mapping[str, Any], measurements: Sequence[str], sides: S
 def finish(figure: Any, content: Mapping[str, Any], path: str, dpi: int = 90) -> None:
     """Writes a figure as PNG, under the command and the machine that a result file names."""
     host = content["machine"]
-    figure.suptitle(f"{content['command']}\n{host['processor']}, {host['cores']} cores, {content['time']}", fontsize=9)
+    command = textwrap.fill(content["command"], int(13 * figure.get_figwidth()), break_on_hyphens=False)
+    figure.suptitle(f"{command}\n{host['processor']}, {host['cores']} cores, {content['time']}", fontsize=9)
     figure.tight_layout()
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=dpi)

@@ -343,9 +343,8 @@ class VectorWriting(StepWriting):
     def _per_environment(self, name: str, value: Any, dtype: Any) -> np.ndarray:
         if type(value) is int and dtype is np.int64:
             return np.full(self._count, value)
-        array = value
-        if type(value) is not np.ndarray:  # the words for a refusal take NumPy longer than the check
-            array = as_array(f"{name} must be {np.dtype(dtype)}", value)
+        # The words for a refusal take NumPy longer than the check.
+        array = value if type(value) is np.ndarray else as_array(f"{name} must be {np.dtype(dtype)}", value)
         kinds = {"b": "b", "i": "iu", "f": "iuf"}[np.dtype(dtype).kind]
         if array.dtype.kind not in kinds or array.shape not in ((), (self._count,)):
             raise SchemaError(
