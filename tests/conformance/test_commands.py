@@ -80,6 +80,18 @@ def test_every_help_begins_and_ends_as_that_of_redis(pair: Pair) -> None:
         assert (redis[0], redis[-2:]) == (ours[0], ours[-2:]), name
 
 
+def test_every_help_says_of_each_subcommand_what_command_docs_says(pair: Pair) -> None:
+    for name in [name.split(b"|")[0] for name in names(pair) if name.endswith(b"|help") and b"cluster" not in name]:
+        docs = pair.ours.run(b"COMMAND", b"DOCS", name)[1][1][1]
+        parts = docs[docs.index(("$", b"subcommands")) + 1][1]
+        told = {
+            part.split(b"|")[1].upper(): row[1][1][1] for (_, part), row in zip(parts[::2], parts[1::2], strict=True)
+        }
+        lines = [line for _, line in pair.ours.run(name, b"HELP")[1]]
+        helped = {line.split()[0]: text.strip() for line, text in zip(lines[1::2], lines[2::2], strict=True)}
+        assert helped == {**told, b"HELP": b"Prints this help."}, name
+
+
 def test_group_and_age_of_every_command_are_those_of_redis(pair: Pair) -> None:
     for name in names(pair):
         facts = []

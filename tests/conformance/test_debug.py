@@ -83,6 +83,13 @@ def test_scripts_may_use_it_where_debug_says_so(server: redis.Redis) -> None:
         server.eval(script, 0)
 
 
+def test_help_names_the_subcommands_with_their_arguments(server: redis.Redis) -> None:
+    lines = debug(server, "HELP")
+    assert lines[0] == b"DEBUG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"
+    assert lines[lines.index(b"LOG <message>") + 1] == b"    Write a line into the log."
+    assert lines[-2:] == [b"HELP", b"    Prints this help."]
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -99,6 +106,7 @@ def test_scripts_may_use_it_where_debug_says_so(server: redis.Redis) -> None:
         "DEBUG REPLYBUFFER RESIZING 1",
         "DEBUG REPLYBUFFER nosuch 1",
         "DEBUG REPLYBUFFER RESIZING",
+        "DEBUG HELP x",
         "DEBUG LOG text",
         "DEBUG DIGEST x",
         "DEBUG DIGEST-VALUE nosuch nosuch",

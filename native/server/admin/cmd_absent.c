@@ -9,16 +9,10 @@ static void module_list(struct client *client) {
     reply_array(client, 0);
 }
 
-static const char *const module_help[] = {
-    "LIST",
-    "    An empty list: no module can be loaded.",
-    NULL,
-};
-
 #define ANY_TIME (COMMAND_LOADING | COMMAND_STALE)
 
 static const struct command module_subcommands[] = {
-    {"module|help", reply_help, 2, ANY_TIME, &group_server, "Lists the subcommands.", "5.0.0", .help = module_help},
+    {"module|help", reply_help, 2, ANY_TIME, &group_server, "Lists the subcommands.", "5.0.0"},
     {"module|list", module_list, 2, COMMAND_ADMIN | COMMAND_NOSCRIPT, &group_server, "Returns an empty list.", "4.0.0",
      .tips = "nondeterministic_output_order"},
     {0},

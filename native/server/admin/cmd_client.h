@@ -8,7 +8,6 @@
 void client_caching(struct client *client);
 void client_getname(struct client *client);
 void client_getredir(struct client *client);
-extern const char *const client_help[]; /* lines for reply_help */
 void client_id(struct client *client);
 void client_no_evict(struct client *client);
 void client_no_touch(struct client *client);

@@ -146,18 +146,6 @@ static void config_resetstat(struct client *client) {
     reply_status(client, "OK");
 }
 
-static const char *const config_help[] = {
-    "GET <pattern>",
-    "    Return parameters matching the glob-like <pattern> and their values.",
-    "SET <directive> <value>",
-    "    Set the configuration <directive> to <value>.",
-    "REWRITE",
-    "    Write what CONFIG SET has changed into the configuration file.",
-    "RESETSTAT",
-    "    Reset statistics reported by the INFO command.",
-    NULL,
-};
-
 static bool config_set_is_secret(uint32_t argc, const struct resp_argument *argv, uint32_t index) {
     (void)argc;
     return index >= 3 && index % 2 == 1 && config_is_secret(argv[index - 1].data, argv[index - 1].length);
@@ -166,14 +154,15 @@ static bool config_set_is_secret(uint32_t argc, const struct resp_argument *argv
 #define RULE (COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_LOADING | COMMAND_STALE)
 
 static const struct command subcommands[] = {
-    {"config|get", config_get, -3, RULE, &group_server, "Returns settings.", "2.0.0"},
-    {"config|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Lists the subcommands.", "5.0.0",
-     .help = config_help},
+    {"config|get", config_get, -3, RULE, &group_server, "Returns settings.", "2.0.0",
+     .usage = "<pattern> [<pattern> ...]"},
+    {"config|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Lists the subcommands.", "5.0.0"},
     {"config|resetstat", config_resetstat, 2, RULE, &group_server, "Counts from zero again what INFO tells.", "2.0.0"},
     {"config|rewrite", rewrite_for_client, 2, RULE, &group_server,
      "Writes what CONFIG SET has changed into the configuration file.", "2.8.0"},
     {"config|set", config_set, -4, RULE, &group_server, "Changes settings, all of those given or none.", "2.0.0",
-     .tips = "request_policy:all_nodes\nresponse_policy:all_succeeded", .is_secret = config_set_is_secret},
+     .tips = "request_policy:all_nodes\nresponse_policy:all_succeeded", .is_secret = config_set_is_secret,
+     .usage = "<directive> <value> [<directive> <value> ...]"},
     {0},
 };
 

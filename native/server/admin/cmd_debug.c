@@ -183,70 +183,42 @@ static void debug_protocol(struct client *client) {
     }
 }
 
-static const char *const debug_help[] = {
-    "CHANGE-REPL-ID",
-    "    Accepted; there is no replication.",
-    "DIGEST",
-    "    A digest of all keys of all databases, whatever their order and how they are kept.",
-    "DIGEST-VALUE <key> [<key> ...]",
-    "    Digests of the values of keys.",
-    "ERROR <string>",
-    "    Reply with this error.",
-    "JMAP",
-    "    Refused: this is no Java.",
-    "LOADAOF",
-    "    Load the append-only file in place of all keys. Weights and gradients stay.",
-    "LOG <message>",
-    "    Write a line into the log.",
-    "OBJECT <key>",
-    "    How the value of a key is kept.",
-    "PAUSE-CRON <0|1>",
-    "    Accepted; what Redis does in a cron has its own times here.",
-    "PROTOCOL <type>",
-    "    Reply with a value of this type of the protocol.",
-    "QUICKLIST-PACKED-THRESHOLD <size>",
-    "    Checked, without effect: elements of lists lie by themselves.",
-    "RELOAD",
-    "    Save, and load the file in place of all keys and tables. Weights and gradients stay.",
-    "REPLYBUFFER <PEAK-RESET-TIME <milliseconds|NEVER|RESET>|RESIZING <0|1>>",
-    "    Checked, without effect: buffers are as large as what waits in them.",
-    "SET-ACTIVE-EXPIRE <0|1>",
-    "    Whether keys whose time is over go although nobody asks for them.",
-    "SET-DISABLE-DENY-SCRIPTS <0|1>",
-    "    Whether scripts may call DEBUG.",
-    "SLEEP <seconds>",
-    "    Reply later. Other clients are served meanwhile.",
-    "STRINGMATCH-LEN <length> <pattern>",
-    "    Match a pattern with so many letters a.",
-    NULL,
-};
-
 static void debug_nothing(struct client *client) {
     reply_status(client, "OK");
 }
 
-static const struct {
-    const char *name;
-    void (*handler)(struct client *client);
-    int arity; /* negative: at least */
-} words[] = {
-    {"change-repl-id", debug_nothing, 2},
-    {"digest", debug_digest, 2},
-    {"digest-value", debug_digest_value, -2},
-    {"error", debug_error, 3},
-    {"help", reply_help, 2},
-    {"loadaof", debug_loadaof, 2},
-    {"log", debug_log, 3},
-    {"object", debug_object, 3},
-    {"pause-cron", debug_nothing, 3},
-    {"protocol", debug_protocol, 3},
-    {"quicklist-packed-threshold", debug_quicklist_packed_threshold, 3},
-    {"reload", debug_reload, -2},
-    {"replybuffer", debug_replybuffer, 4},
-    {"set-active-expire", debug_set_active_expire, 3},
-    {"set-disable-deny-scripts", debug_set_disable_deny_scripts, 3},
-    {"sleep", debug_sleep, 3},
-    {"stringmatch-len", debug_stringmatch_len, 4},
+/* Rows of DEBUG alone: COMMAND does not list them, as in Redis. */
+static const struct command words[] = {
+    {"debug|change-repl-id", debug_nothing, 2, .summary = "Accepted, without effect."},
+    {"debug|digest", debug_digest, 2,
+     .summary = "A digest of all keys of all databases, whatever their order and how they are kept."},
+    {"debug|digest-value", debug_digest_value, -2, .summary = "Digests of the values of keys.",
+     .usage = "<key> [<key> ...]"},
+    {"debug|error", debug_error, 3, .summary = "Reply with this error.", .usage = "<string>"},
+    {"debug|loadaof", debug_loadaof, 2,
+     .summary = "Load the append-only file in place of all keys. Weights and gradients stay."},
+    {"debug|log", debug_log, 3, .summary = "Write a line into the log.", .usage = "<message>"},
+    {"debug|object", debug_object, 3, .summary = "How the value of a key is kept.", .usage = "<key>"},
+    {"debug|pause-cron", debug_nothing, 3, .summary = "Accepted; what Redis does in a cron has its own times here.",
+     .usage = "<0|1>"},
+    {"debug|protocol", debug_protocol, 3, .summary = "Reply with a value of this type of the protocol.",
+     .usage = "<type>"},
+    {"debug|quicklist-packed-threshold", debug_quicklist_packed_threshold, 3,
+     .summary = "Checked, without effect: elements of lists lie by themselves.", .usage = "<size>"},
+    {"debug|reload", debug_reload, -2,
+     .summary = "Save, and load the file in place of all keys and tables. Weights and gradients stay."},
+    {"debug|replybuffer", debug_replybuffer, 4,
+     .summary = "Checked, without effect: buffers are as large as what waits in them.",
+     .usage = "<PEAK-RESET-TIME <milliseconds|NEVER|RESET>|RESIZING <0|1>>"},
+    {"debug|set-active-expire", debug_set_active_expire, 3,
+     .summary = "Whether keys whose time is over go although nobody asks for them.", .usage = "<0|1>"},
+    {"debug|set-disable-deny-scripts", debug_set_disable_deny_scripts, 3, .summary = "Whether scripts may call DEBUG.",
+     .usage = "<0|1>"},
+    {"debug|sleep", debug_sleep, 3, .summary = "Reply later. Other clients are served meanwhile.",
+     .usage = "<seconds>"},
+    {"debug|stringmatch-len", debug_stringmatch_len, 4, .summary = "Match a pattern with so many letters a.",
+     .usage = "<length> <pattern>"},
+    {0},
 };
 
 /* A script, which has no connection, gets here only if DEBUG itself was allowed to let it. */
@@ -264,18 +236,20 @@ static void debug_command(struct client *client) {
                     "and then restart the server.");
         return;
     }
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        int arity = words[i].arity;
-        bool holds = arity > 0 ? (int64_t)client->argc == arity : (int64_t)client->argc >= -(int64_t)arity;
-        if (!argument_is(&client->argv[1], words[i].name) || !holds) continue;
-        words[i].handler(client);
+    for (const struct command *word = words; word->name; word++) {
+        if (!argument_is(&client->argv[1], word->name + strlen("debug|")) || !command_arity_holds(word, client->argc))
+            continue;
+        word->handler(client);
         return;
     }
-    reply_subcommand_syntax_error(client);
+    if (client->argc == 2 && argument_is(&client->argv[1], "help"))
+        reply_help_on(client, words);
+    else
+        reply_subcommand_syntax_error(client);
 }
 
 const struct command commands_debug[] = {
     {"debug", debug_command, -2, COMMAND_ADMIN | COMMAND_NOSCRIPT | COMMAND_DEBUGS | COMMAND_LOADING | COMMAND_STALE,
-     &group_server, "What tests ask for.", "1.0.0", .help = debug_help},
+     &group_server, "What tests ask for.", "1.0.0"},
     {0},
 };

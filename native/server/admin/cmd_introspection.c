@@ -314,24 +314,6 @@ static void command_getkeysandflags(struct client *client) {
     getkeys(client, true);
 }
 
-static const char *const command_help[] = {
-    "(no subcommand)",
-    "    Tell of all commands, as INFO does.",
-    "COUNT",
-    "    How many commands there are.",
-    "DOCS [<command-name> ...]",
-    "    What commands are for.",
-    "GETKEYS <full-command>",
-    "    The keys among the words of a command.",
-    "GETKEYSANDFLAGS <full-command>",
-    "    The keys, and what the command does to each.",
-    "INFO [<command-name> ...]",
-    "    Arity, flags, keys and categories of commands.",
-    "LIST [FILTERBY MODULE|ACLCAT|PATTERN <value>]",
-    "    The names of all commands.",
-    NULL,
-};
-
 static void command_command(struct client *client) {
     if (client->argc == 1)
         reply_all_info(client);
@@ -345,17 +327,20 @@ static const struct command subcommands[] = {
     {"command|count", command_count, 2, ASK, &group_server, "Counts the commands.", "2.8.13",
      .categories = ACL_SLOW | ACL_CONNECTION},
     {"command|docs", command_docs, -2, ASK, &group_server, "Tells what commands are for.", "7.0.0",
-     .tips = "nondeterministic_output_order", .categories = ACL_SLOW | ACL_CONNECTION},
+     .tips = "nondeterministic_output_order", .categories = ACL_SLOW | ACL_CONNECTION, .usage = "[<command-name> ...]"},
     {"command|getkeys", command_getkeys, -4, ASK, &group_server, "Finds the keys of a command.", "2.8.13",
-     .categories = ACL_SLOW | ACL_CONNECTION},
+     .categories = ACL_SLOW | ACL_CONNECTION, .usage = "<full-command>"},
     {"command|getkeysandflags", command_getkeysandflags, -4, ASK, &group_server,
-     "Finds the keys of a command and what it does to them.", "7.0.0", .categories = ACL_SLOW | ACL_CONNECTION},
+     "Finds the keys of a command and what it does to them.", "7.0.0", .categories = ACL_SLOW | ACL_CONNECTION,
+     .usage = "<full-command>"},
     {"command|help", reply_help, 2, ASK, &group_server, "Lists the subcommands.", "5.0.0",
-     .categories = ACL_SLOW | ACL_CONNECTION, .help = command_help},
+     .categories = ACL_SLOW | ACL_CONNECTION},
     {"command|info", command_info, -2, ASK, &group_server, "Tells of commands: arity, flags, keys, categories.",
-     "2.8.13", .tips = "nondeterministic_output_order", .categories = ACL_SLOW | ACL_CONNECTION},
+     "2.8.13", .tips = "nondeterministic_output_order", .categories = ACL_SLOW | ACL_CONNECTION,
+     .usage = "[<command-name> ...]"},
     {"command|list", command_list, -2, ASK, &group_server, "Lists the names of commands.", "7.0.0",
-     .tips = "nondeterministic_output_order", .categories = ACL_SLOW | ACL_CONNECTION},
+     .tips = "nondeterministic_output_order", .categories = ACL_SLOW | ACL_CONNECTION,
+     .usage = "[FILTERBY MODULE|ACLCAT|PATTERN <value>]"},
     {0},
 };
 

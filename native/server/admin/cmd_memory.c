@@ -155,25 +155,10 @@ static void memory_malloc_stats(struct client *client) {
     free(written); /* the C library's own */
 }
 
-static const char *const memory_help[] = {
-    "DOCTOR",
-    "    What stands out about the memory of the server, in words.",
-    "MALLOC-STATS",
-    "    What the allocator tells of itself.",
-    "PURGE",
-    "    Give memory that is not in use back to the system.",
-    "STATS",
-    "    How much memory is used for what.",
-    "USAGE <key> [SAMPLES <count>]",
-    "    How many bytes a key and its value take.",
-    NULL,
-};
-
 static const struct command subcommands[] = {
     {"memory|doctor", memory_doctor, 2, 0, &group_server, "Tells in words what stands out about memory.", "4.0.0",
      .tips = "nondeterministic_output\nrequest_policy:all_shards\nresponse_policy:special"},
-    {"memory|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Lists the subcommands.", "4.0.0",
-     .help = memory_help},
+    {"memory|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Lists the subcommands.", "4.0.0"},
     {"memory|malloc-stats", memory_malloc_stats, 2, 0, &group_server, "Returns what the allocator tells.", "4.0.0",
      .tips = "nondeterministic_output\nrequest_policy:all_shards\nresponse_policy:special"},
     {"memory|purge", memory_purge, 2, 0, &group_server, "Gives free memory back to the system.", "4.0.0",
@@ -181,7 +166,8 @@ static const struct command subcommands[] = {
     {"memory|stats", memory_stats, 2, 0, &group_server, "Tells what memory is used for.", "4.0.0",
      .tips = "nondeterministic_output\nrequest_policy:all_shards\nresponse_policy:special"},
     {"memory|usage", memory_usage, -3, COMMAND_READONLY, &group_server,
-     "Tells how much memory a key and its value take.", "4.0.0", .keys = second_key_known},
+     "Tells how much memory a key and its value take.", "4.0.0", .keys = second_key_known,
+     .usage = "<key> [SAMPLES <count>]"},
     {0},
 };
 

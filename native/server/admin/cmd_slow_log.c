@@ -53,17 +53,6 @@ static void slowlog_reset(struct client *client) {
     reply_status(client, "OK");
 }
 
-static const char *const slowlog_help[] = {
-    "GET [<count>]",
-    "    The newest commands that took long (default: 10, -1: all): number, time, microseconds,",
-    "    words, address and name of the client.",
-    "LEN",
-    "    How many are kept.",
-    "RESET",
-    "    Forget them.",
-    NULL,
-};
-
 /* ---- LATENCY ----------------------------------------------------------------------------------------- */
 
 static struct latency_event *event_named(struct client *client, uint32_t index) {
@@ -227,31 +216,12 @@ static void latency_histogram(struct client *client) {
     visit_histograms(client, reply_histogram);
 }
 
-static const char *const latency_help[] = {
-    "DOCTOR",
-    "    What took longer than latency-monitor-threshold, in words.",
-    "GRAPH <event>",
-    "    The samples of an event as bars.",
-    "HISTORY <event>",
-    "    The samples of an event: time and milliseconds.",
-    "LATEST",
-    "    The newest and the worst sample of each event.",
-    "RESET [<event> ...]",
-    "    Forget the samples of these events, or of all.",
-    "HISTOGRAM [COMMAND ...]",
-    "    How many calls of commands took up to 1, 2, 4, ... microseconds.",
-    NULL,
-};
-
 #define ASK (COMMAND_ADMIN | COMMAND_LOADING | COMMAND_STALE)
-#define PART(container, word, handler, arity, flags, summary) \
-    {container "|" word, handler, arity, flags, 0, 0, 0, "server", summary}
 
 static const struct command slowlog_subcommands[] = {
     {"slowlog|get", slowlog_get, -2, ASK, &group_server, "Returns the newest slow commands.", "2.2.12",
-     .tips = "request_policy:all_nodes\nnondeterministic_output"},
-    {"slowlog|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Lists the subcommands.", "6.2.0",
-     .help = slowlog_help},
+     .tips = "request_policy:all_nodes\nnondeterministic_output", .usage = "[<count>]"},
+    {"slowlog|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Lists the subcommands.", "6.2.0"},
     {"slowlog|len", slowlog_len, 2, ASK, &group_server, "Counts the slow commands that are kept.", "2.2.12",
      .tips = "request_policy:all_nodes\nresponse_policy:agg_sum\nnondeterministic_output"},
     {"slowlog|reset", slowlog_reset, 2, ASK, &group_server, "Forgets the slow commands.", "2.2.12",
@@ -263,19 +233,20 @@ static const struct command latency_subcommands[] = {
     {"latency|doctor", latency_doctor, 2, ASK | COMMAND_NOSCRIPT, &group_server, "Tells in words what took long.",
      "2.8.13", .tips = "nondeterministic_output\nrequest_policy:all_nodes\nresponse_policy:special"},
     {"latency|graph", latency_graph, 3, ASK | COMMAND_NOSCRIPT, &group_server, "Draws the samples of an event.",
-     "2.8.13", .tips = "nondeterministic_output\nrequest_policy:all_nodes\nresponse_policy:special"},
-    {"latency|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Lists the subcommands.", "2.8.13",
-     .help = latency_help},
+     "2.8.13", .tips = "nondeterministic_output\nrequest_policy:all_nodes\nresponse_policy:special",
+     .usage = "<event>"},
+    {"latency|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Lists the subcommands.", "2.8.13"},
     {"latency|histogram", latency_histogram, -2, ASK | COMMAND_NOSCRIPT, &group_server,
      "Returns how long calls of commands took.", "7.0.0",
-     .tips = "nondeterministic_output\nrequest_policy:all_nodes\nresponse_policy:special"},
+     .tips = "nondeterministic_output\nrequest_policy:all_nodes\nresponse_policy:special", .usage = "[COMMAND ...]"},
     {"latency|history", latency_history, 3, ASK | COMMAND_NOSCRIPT, &group_server, "Returns the samples of an event.",
-     "2.8.13", .tips = "nondeterministic_output\nrequest_policy:all_nodes\nresponse_policy:special"},
+     "2.8.13", .tips = "nondeterministic_output\nrequest_policy:all_nodes\nresponse_policy:special",
+     .usage = "<event>"},
     {"latency|latest", latency_latest, 2, ASK | COMMAND_NOSCRIPT, &group_server,
      "Returns the newest sample of each event.", "2.8.13",
      .tips = "nondeterministic_output\nrequest_policy:all_nodes\nresponse_policy:special"},
     {"latency|reset", latency_reset, -2, ASK | COMMAND_NOSCRIPT, &group_server, "Forgets the samples of events.",
-     "2.8.13", .tips = "request_policy:all_nodes\nresponse_policy:all_succeeded"},
+     "2.8.13", .tips = "request_policy:all_nodes\nresponse_policy:all_succeeded", .usage = "[<event> ...]"},
     {0},
 };
 

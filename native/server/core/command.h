@@ -145,7 +145,7 @@ struct command {
     const struct key_event *event; /* NULL: none */
     resp_land land; /* context is the client; NULL: large arguments land in blobs */
     const struct command *subcommands; /* ended by a NULL name; the handler is command_container */
-    const char *const *help; /* of HELP: lines on the other subcommands, ended by NULL; the handler is reply_help */
+    const char *usage; /* a subcommand's arguments, for HELP; NULL: it has none */
     /* Of the client's request, where its arguments tell more than `flags`. NULL: they never do. */
     uint32_t (*flags_of)(const struct client *client);
 };
@@ -219,7 +219,8 @@ void reply_arity_error(struct client *client);
 void reply_unknown_subcommand(struct client *client);
 /* What Redis says to a subcommand whose arguments make no sense, although their number is within its arity. */
 void reply_subcommand_syntax_error(struct client *client);
-void reply_help(struct client *client); /* handles HELP: what `help` of its row says of the subcommands */
+void reply_help(struct client *client); /* handles a container's HELP: says what its other subcommands are for */
+void reply_help_on(struct client *client, const struct command *rows); /* the same of rows ended by a NULL name */
 
 /* ---- waiting ----------------------------------------------------------------------------------------- */
 /* A queue of blocked clients, first in first out. Its owner calls wait_queue_wake when what they wait for may have

@@ -8,6 +8,7 @@
 
 #include "server/core/client.h"
 #include "server/core/command.h"
+#include "server/core/command_table.h"
 #include "server/core/server.h"
 #include "store/number.h"
 
@@ -399,16 +400,29 @@ void reply_subcommand_syntax_error(struct client *client) {
                 shown_length(word), (const char *)word->data, name);
 }
 
-void reply_help(struct client *client) {
-    const char *const *lines = client->command->help;
-    size_t count = 0;
-    while (lines[count]) count++;
-    char name[64], line[128];
-    container_name(client, name, sizeof name);
-    snprintf(line, sizeof line, "%s <subcommand> [<arg> [value] [opt] ...]. Subcommands are:", name);
-    reply_array(client, count + 3);
+void reply_help_on(struct client *client, const struct command *rows) {
+    char line[512];
+    container_name(client, line, sizeof line);
+    size_t prefix = strlen(line) + 1, count = 3;
+    snprintf(line + prefix - 1, sizeof line - prefix, " <subcommand> [<arg> [value] [opt] ...]. Subcommands are:");
+    size_t mark = reply_array_deferred(client);
     reply_status(client, line);
-    for (size_t i = 0; i < count; i++) reply_status(client, lines[i]);
+    for (; rows->name; rows++) {
+        const char *name = rows->name + prefix;
+        if (strcmp(name, "help") == 0) continue;
+        int length =
+            snprintf(line, sizeof line, "%s%s%s", name, rows->usage ? " " : "", rows->usage ? rows->usage : "");
+        for (size_t i = 0; i < strlen(name); i++) line[i] = (char)toupper((unsigned char)line[i]);
+        reply_line(client, '+', line, (size_t)length);
+        snprintf(line, sizeof line, "    %s", rows->summary);
+        reply_status(client, line);
+        count += 2;
+    }
     reply_status(client, "HELP");
     reply_status(client, "    Prints this help.");
+    reply_set_array_length(client, mark, count);
+}
+
+void reply_help(struct client *client) {
+    reply_help_on(client, client->entry->container->command->subcommands);
 }

@@ -269,34 +269,6 @@ static void acl_save_command(struct client *client) {
     acl_file_command(client, true);
 }
 
-static const char *const acl_help[] = {
-    "CAT [<category>]",
-    "    The categories, or the commands of one.",
-    "DELUSER <username> [<username> ...]",
-    "    Remove users and close their connections.",
-    "DRYRUN <username> <command> [<arg> ...]",
-    "    Whether the user might run the command, which is not run.",
-    "GENPASS [<bits>]",
-    "    A random password, of 256 bits if not told otherwise.",
-    "GETUSER <username>",
-    "    What a user has and may do.",
-    "LIST",
-    "    All users, as lines of the ACL file.",
-    "LOAD",
-    "    Take the users from the ACL file.",
-    "LOG [<count> | RESET]",
-    "    What was refused lately, or forget it.",
-    "SAVE",
-    "    Write the users to the ACL file.",
-    "SETUSER <username> <attribute> [<attribute> ...]",
-    "    Make or change a user.",
-    "USERS",
-    "    The names of all users.",
-    "WHOAMI",
-    "    The user of this connection.",
-    NULL,
-};
-
 static bool setuser_is_secret(uint32_t argc, const struct resp_argument *argv, uint32_t index) {
     (void)argc;
     (void)argv;
@@ -308,19 +280,22 @@ static bool setuser_is_secret(uint32_t argc, const struct resp_argument *argv, u
 
 static const struct command parts[] = {
     {"acl|cat", acl_cat, -2, READS, &group_server, "Returns the categories of commands, or the commands of one.",
-     "6.0.0"},
-    {"acl|deluser", acl_deluser, -3, CHANGES, &group_server, "Removes users and closes their connections.", "6.0.0"},
-    {"acl|dryrun", acl_dryrun, -4, CHANGES, &group_server, "Tells whether a user might run a command.", "7.0.0"},
-    {"acl|genpass", acl_genpass, -2, READS, &group_server, "Returns a random password.", "6.0.0"},
-    {"acl|getuser", acl_getuser, 3, CHANGES, &group_server, "Returns what a user has and may do.", "6.0.0"},
-    {"acl|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Tells the subcommands.", "6.0.0",
-     .help = acl_help},
+     "6.0.0", .usage = "[<category>]"},
+    {"acl|deluser", acl_deluser, -3, CHANGES, &group_server, "Removes users and closes their connections.", "6.0.0",
+     .usage = "<username> [<username> ...]"},
+    {"acl|dryrun", acl_dryrun, -4, CHANGES, &group_server, "Tells whether a user might run a command.", "7.0.0",
+     .usage = "<username> <command> [<arg> ...]"},
+    {"acl|genpass", acl_genpass, -2, READS, &group_server, "Returns a random password.", "6.0.0", .usage = "[<bits>]"},
+    {"acl|getuser", acl_getuser, 3, CHANGES, &group_server, "Returns what a user has and may do.", "6.0.0",
+     .usage = "<username>"},
+    {"acl|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_server, "Tells the subcommands.", "6.0.0"},
     {"acl|list", acl_list, 2, CHANGES, &group_server, "Returns all users as lines of the ACL file.", "6.0.0"},
     {"acl|load", acl_load_command, 2, CHANGES, &group_server, "Takes the users from the ACL file.", "6.0.0"},
-    {"acl|log", acl_log, -2, CHANGES, &group_server, "Returns what was refused lately, or forgets it.", "6.0.0"},
+    {"acl|log", acl_log, -2, CHANGES, &group_server, "Returns what was refused lately, or forgets it.", "6.0.0",
+     .usage = "[<count> | RESET]"},
     {"acl|save", acl_save_command, 2, CHANGES, &group_server, "Writes the users to the ACL file.", "6.0.0"},
     {"acl|setuser", acl_setuser, -3, CHANGES, &group_server, "Makes or changes a user.", "6.0.0",
-     .is_secret = setuser_is_secret},
+     .is_secret = setuser_is_secret, .usage = "<username> <attribute> [<attribute> ...]"},
     {"acl|users", acl_users, 2, CHANGES, &group_server, "Returns the names of all users.", "6.0.0"},
     {"acl|whoami", acl_whoami, 2, READS, &group_server, "Returns the user of this connection.", "6.0.0"},
     {0},

@@ -53,31 +53,18 @@ static void object_idletime(struct client *client) {
         reply_error(client, "ERR An LFU maxmemory policy is selected, idle time not tracked. " TAKES_TIME);
 }
 
-static const char *const object_help[] = {
-    "ENCODING <key>",
-    "    Tells by Redis's name in which form the value is stored.",
-    "FREQ <key>",
-    "    Tells how often the key is used lately, on a logarithmic scale from 0 to 255.",
-    "IDLETIME <key>",
-    "    Tells for how many seconds the key was not used.",
-    "REFCOUNT <key>",
-    "    Tells how many references there are to the value.",
-    NULL,
-};
-
 static const struct command subcommands[] = {
     {"object|encoding", object_encoding, 3, COMMAND_READONLY, &group_generic,
      "Tells in which form the value of a key is stored.", "2.2.3", .tips = "nondeterministic_output",
-     .keys = second_key_known},
+     .keys = second_key_known, .usage = "<key>"},
     {"object|freq", object_freq, 3, COMMAND_READONLY, &group_generic, "Tells how often a key is used.", "4.0.0",
-     .tips = "nondeterministic_output", .keys = second_key_known},
-    {"object|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_generic, "Lists the subcommands.", "6.2.0",
-     .help = object_help},
+     .tips = "nondeterministic_output", .keys = second_key_known, .usage = "<key>"},
+    {"object|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_generic, "Lists the subcommands.", "6.2.0"},
     {"object|idletime", object_idletime, 3, COMMAND_READONLY, &group_generic, "Tells for how long a key was not used.",
-     "2.2.3", .tips = "nondeterministic_output", .keys = second_key_known},
+     "2.2.3", .tips = "nondeterministic_output", .keys = second_key_known, .usage = "<key>"},
     {"object|refcount", object_refcount, 3, COMMAND_READONLY, &group_generic,
      "Tells how many references there are to the value of a key.", "2.2.3", .tips = "nondeterministic_output",
-     .keys = second_key_known},
+     .keys = second_key_known, .usage = "<key>"},
     {0},
 };
 

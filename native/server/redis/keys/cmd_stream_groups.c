@@ -8,24 +8,6 @@
 
 #define KEY 2 /* the argument; the group's name follows */
 
-static const char *const xgroup_help[] = {
-    "CREATE <key> <groupname> <id|$> [option]",
-    "    Create a new consumer group. Options are:",
-    "    * MKSTREAM",
-    "      Create the empty stream if it does not exist.",
-    "    * ENTRIESREAD entries_read",
-    "      Set the group's entries_read counter (internal use).",
-    "CREATECONSUMER <key> <groupname> <consumer>",
-    "    Create a new consumer in the specified group.",
-    "DELCONSUMER <key> <groupname> <consumer>",
-    "    Remove the specified consumer.",
-    "DESTROY <key> <groupname>",
-    "    Remove the specified group.",
-    "SETID <key> <groupname> <id|$> [ENTRIESREAD entries_read]",
-    "    Set the current group ID and entries_read counter.",
-    NULL,
-};
-
 struct group_options {
     bool makes_stream;
     int64_t entries_read;
@@ -199,17 +181,18 @@ static void xack_command(struct client *client) {
 
 static const struct command xgroup_subcommands[] = {
     {"xgroup|create", xgroup_create, -5, ADDS, &group_stream, "Creates a group of consumers of a stream.", "5.0.0",
-     .keys = second_key_added_to, .event = KEY_EVENT(STREAM, "xgroup-create", IN_PLACE)},
+     .keys = second_key_added_to, .event = KEY_EVENT(STREAM, "xgroup-create", IN_PLACE),
+     .usage = "<key> <groupname> <id|$> [MKSTREAM] [ENTRIESREAD <entries-read>]"},
     {"xgroup|createconsumer", xgroup_createconsumer, 5, ADDS, &group_stream, "Creates a consumer in a group.", "6.2.0",
-     .keys = second_key_added_to},
+     .keys = second_key_added_to, .usage = "<key> <groupname> <consumer>"},
     {"xgroup|delconsumer", xgroup_delconsumer, 5, COMMAND_WRITE, &group_stream,
-     "Deletes a consumer of a group, and what is pending with it.", "5.0.0", .keys = second_key_removed_from},
+     "Deletes a consumer of a group, and what is pending with it.", "5.0.0", .keys = second_key_removed_from,
+     .usage = "<key> <groupname> <consumer>"},
     {"xgroup|destroy", xgroup_destroy, 4, COMMAND_WRITE, &group_stream, "Destroys a group of consumers.", "5.0.0",
-     .keys = second_key_removed_from},
-    {"xgroup|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_stream, "Lists the subcommands.", "5.0.0",
-     .help = xgroup_help},
+     .keys = second_key_removed_from, .usage = "<key> <groupname>"},
+    {"xgroup|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_stream, "Lists the subcommands.", "5.0.0"},
     {"xgroup|setid", xgroup_setid, -5, COMMAND_WRITE, &group_stream, "Sets the id that a group has read up to.",
-     "5.0.0", .keys = second_key_updated},
+     "5.0.0", .keys = second_key_updated, .usage = "<key> <groupname> <id|$> [ENTRIESREAD <entries-read>]"},
     {0},
 };
 

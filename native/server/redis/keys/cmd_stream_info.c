@@ -5,16 +5,6 @@
 #define KEY 2 /* the argument */
 #define FULL_COUNT 10
 
-static const char *const xinfo_help[] = {
-    "CONSUMERS <key> <groupname>",
-    "    Show consumers of <groupname>.",
-    "GROUPS <key>",
-    "    Show the stream consumer groups.",
-    "STREAM <key> [FULL [COUNT <count>]",
-    "    Show information about the stream.",
-    NULL,
-};
-
 static bool find_stream(struct client *client, struct xstream **stream) {
     if (!stream_for_reading(client, KEY, stream)) return false;
     if (!*stream) reply_no_such_key(client);
@@ -187,13 +177,12 @@ static void xinfo_consumers(struct client *client) {
 
 static const struct command xinfo_subcommands[] = {
     {"xinfo|consumers", xinfo_consumers, 4, COMMAND_READONLY, &group_stream, "Returns the consumers of a group.",
-     "5.0.0", .tips = "nondeterministic_output", .keys = second_key_read},
+     "5.0.0", .tips = "nondeterministic_output", .keys = second_key_read, .usage = "<key> <groupname>"},
     {"xinfo|groups", xinfo_groups, 3, COMMAND_READONLY, &group_stream, "Returns the groups of consumers of a stream.",
-     "5.0.0", .keys = second_key_read},
-    {"xinfo|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_stream, "Lists the subcommands.", "5.0.0",
-     .help = xinfo_help},
+     "5.0.0", .keys = second_key_read, .usage = "<key>"},
+    {"xinfo|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_stream, "Lists the subcommands.", "5.0.0"},
     {"xinfo|stream", xinfo_stream, -3, COMMAND_READONLY, &group_stream, "Returns what is known of a stream.", "5.0.0",
-     .keys = second_key_read},
+     .keys = second_key_read, .usage = "<key> [FULL [COUNT <count>]]"},
     {0},
 };
 

@@ -165,33 +165,22 @@ static void pubsub_numpat(struct client *client) {
     reply_integer(client, (int64_t)pubsub_topics(client->server, PUBSUB_PATTERN));
 }
 
-static const char *const pubsub_help[] = {
-    "CHANNELS [<pattern>]",
-    "    Channels that somebody has subscribed to; with a pattern, those it matches.",
-    "NUMPAT",
-    "    How many patterns somebody has subscribed to.",
-    "NUMSUB [<channel> ...]",
-    "    How many have subscribed to each of the channels, patterns apart.",
-    "SHARDCHANNELS [<pattern>]",
-    "    As CHANNELS, of shard channels.",
-    "SHARDNUMSUB [<shardchannel> ...]",
-    "    As NUMSUB, of shard channels.",
-    NULL,
-};
-
 #define ASK (COMMAND_PUBSUB | COMMAND_LOADING | COMMAND_STALE)
 #define LISTEN (COMMAND_PUBSUB | COMMAND_NOSCRIPT | COMMAND_LOADING | COMMAND_STALE)
 #define SEND (COMMAND_PUBSUB | COMMAND_LOADING | COMMAND_STALE | COMMAND_FAST | COMMAND_MAY_REPLICATE)
 
 static const struct command subcommands[] = {
-    {"pubsub|channels", pubsub_channels, -2, ASK, &group_pubsub, "Lists the channels in use.", "2.8.0"},
+    {"pubsub|channels", pubsub_channels, -2, ASK, &group_pubsub, "Lists the channels in use.", "2.8.0",
+     .usage = "[<pattern>]"},
     {"pubsub|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_pubsub, "Lists the subcommands.", "6.2.0",
-     .categories = ACL_SLOW, .help = pubsub_help},
+     .categories = ACL_SLOW},
     {"pubsub|numpat", pubsub_numpat, 2, ASK, &group_pubsub, "Counts the patterns in use.", "2.8.0"},
-    {"pubsub|numsub", pubsub_numsub, -2, ASK, &group_pubsub, "Counts subscribers of channels.", "2.8.0"},
-    {"pubsub|shardchannels", pubsub_shardchannels, -2, ASK, &group_pubsub, "Lists the shard channels in use.", "7.0.0"},
-    {"pubsub|shardnumsub", pubsub_shardnumsub, -2, ASK, &group_pubsub, "Counts subscribers of shard channels.",
-     "7.0.0"},
+    {"pubsub|numsub", pubsub_numsub, -2, ASK, &group_pubsub, "Counts subscribers of channels.", "2.8.0",
+     .usage = "[<channel> ...]"},
+    {"pubsub|shardchannels", pubsub_shardchannels, -2, ASK, &group_pubsub, "Lists the shard channels in use.", "7.0.0",
+     .usage = "[<pattern>]"},
+    {"pubsub|shardnumsub", pubsub_shardnumsub, -2, ASK, &group_pubsub, "Counts subscribers of shard channels.", "7.0.0",
+     .usage = "[<shardchannel> ...]"},
     {0},
 };
 

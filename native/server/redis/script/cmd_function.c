@@ -535,47 +535,28 @@ static void function_list(struct client *client) {
     reply_list(client, pattern, with_code);
 }
 
-static const char *const function_help[] = {
-    "DELETE <library>",
-    "    Remove a library and its functions.",
-    "DUMP",
-    "    Return all libraries as bytes for RESTORE, of this server or of Redis 7.",
-    "FLUSH [ASYNC|SYNC]",
-    "    Remove all libraries.",
-    "KILL",
-    "    End the function that runs, if it has not written yet.",
-    "LIST [LIBRARYNAME <pattern>] [WITHCODE]",
-    "    List libraries and their functions.",
-    "LOAD [REPLACE] <code>",
-    "    Load a library, whose first line is #!lua name=<library>.",
-    "RESTORE <bytes> [APPEND|FLUSH|REPLACE]",
-    "    Load what DUMP returned: beside what is there, in its place, or instead of libraries of the same names.",
-    "STATS",
-    "    Tell which function runs, and how many there are.",
-    NULL,
-};
-
 #define CHANGES (COMMAND_WRITE | COMMAND_NOSCRIPT)
 #define RUN (COMMAND_NOSCRIPT | COMMAND_STALE | COMMAND_SKIP_MONITOR | COMMAND_NO_MANDATORY_KEYS | COMMAND_MOVABLEKEYS)
 #define EVERY_SHARD "request_policy:all_shards\nresponse_policy:all_succeeded"
 
 static const struct command subcommands[] = {
     {"function|delete", function_delete, 3, CHANGES, &group_scripting, "Removes a library of functions.", "7.0.0",
-     .tips = EVERY_SHARD},
+     .tips = EVERY_SHARD, .usage = "<library>"},
     {"function|dump", function_dump, 2, COMMAND_NOSCRIPT, &group_scripting,
      "Returns all libraries of functions as bytes for FUNCTION RESTORE.", "7.0.0"},
     {"function|flush", function_flush, -2, CHANGES, &group_scripting, "Removes all libraries of functions.", "7.0.0",
-     .tips = EVERY_SHARD},
+     .tips = EVERY_SHARD, .usage = "[ASYNC|SYNC]"},
     {"function|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_scripting, "Lists the subcommands.",
-     "7.0.0", .help = function_help},
+     "7.0.0"},
     {"function|kill", function_kill, 2, COMMAND_NOSCRIPT | COMMAND_ALLOW_BUSY, &group_scripting,
      "Ends the function that runs.", "7.0.0", .tips = "request_policy:all_shards\nresponse_policy:one_succeeded"},
     {"function|list", function_list, -2, COMMAND_NOSCRIPT, &group_scripting, "Lists libraries and their functions.",
-     "7.0.0", .tips = "nondeterministic_output_order"},
+     "7.0.0", .tips = "nondeterministic_output_order", .usage = "[LIBRARYNAME <pattern>] [WITHCODE]"},
     {"function|load", function_load, -3, CHANGES | COMMAND_DENYOOM, &group_scripting, "Loads a library of functions.",
-     "7.0.0", .tips = EVERY_SHARD},
+     "7.0.0", .tips = EVERY_SHARD, .usage = "[REPLACE] <code>"},
     {"function|restore", function_restore, -3, CHANGES | COMMAND_DENYOOM, &group_scripting,
-     "Loads libraries that FUNCTION DUMP returned.", "7.0.0", .tips = EVERY_SHARD},
+     "Loads libraries that FUNCTION DUMP returned.", "7.0.0", .tips = EVERY_SHARD,
+     .usage = "<bytes> [APPEND|FLUSH|REPLACE]"},
     {"function|stats", function_stats, 2, COMMAND_NOSCRIPT | COMMAND_ALLOW_BUSY, &group_scripting,
      "Tells which function runs and how many there are.", "7.0.0",
      .tips = "nondeterministic_output\nrequest_policy:all_shards\nresponse_policy:special"},

@@ -306,35 +306,21 @@ static void script_debug(struct client *client) {
         reply_error(client, "ERR this server has no debugger of scripts");
 }
 
-static const char *const script_help[] = {
-    "DEBUG NO",
-    "    There is no debugger: YES and SYNC are refused.",
-    "EXISTS <sha1> [<sha1> ...]",
-    "    Tell which of these scripts are in the cache.",
-    "FLUSH [ASYNC|SYNC]",
-    "    Empty the cache of scripts.",
-    "KILL",
-    "    End the script that runs, if it has not written yet.",
-    "LOAD <script>",
-    "    Put a script into the cache without running it.",
-    NULL,
-};
-
 #define RUN (COMMAND_NOSCRIPT | COMMAND_STALE | COMMAND_SKIP_MONITOR | COMMAND_NO_MANDATORY_KEYS | COMMAND_MOVABLEKEYS)
 
 static const struct command subcommands[] = {
     {"script|debug", script_debug, 3, COMMAND_NOSCRIPT, &group_scripting, "Refused, but for NO: there is no debugger.",
-     "3.2.0"},
+     "3.2.0", .usage = "NO"},
     {"script|exists", script_exists, -3, COMMAND_NOSCRIPT, &group_scripting, "Tells which scripts are in the cache.",
-     "2.6.0", .tips = "request_policy:all_shards\nresponse_policy:agg_logical_and"},
+     "2.6.0", .tips = "request_policy:all_shards\nresponse_policy:agg_logical_and", .usage = "<sha1> [<sha1> ...]"},
     {"script|flush", script_flush, -2, COMMAND_NOSCRIPT, &group_scripting, "Empties the cache of scripts.", "2.6.0",
-     .tips = "request_policy:all_nodes\nresponse_policy:all_succeeded"},
-    {"script|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_scripting, "Lists the subcommands.", "5.0.0",
-     .help = script_help},
+     .tips = "request_policy:all_nodes\nresponse_policy:all_succeeded", .usage = "[ASYNC|SYNC]"},
+    {"script|help", reply_help, 2, COMMAND_LOADING | COMMAND_STALE, &group_scripting, "Lists the subcommands.",
+     "5.0.0"},
     {"script|kill", script_kill_command, 2, COMMAND_NOSCRIPT | COMMAND_ALLOW_BUSY, &group_scripting,
      "Ends the script that runs.", "2.6.0", .tips = "request_policy:all_shards\nresponse_policy:one_succeeded"},
     {"script|load", script_load, 3, COMMAND_NOSCRIPT | COMMAND_STALE, &group_scripting, "Puts a script into the cache.",
-     "2.6.0", .tips = "request_policy:all_nodes\nresponse_policy:all_succeeded"},
+     "2.6.0", .tips = "request_policy:all_nodes\nresponse_policy:all_succeeded", .usage = "<script>"},
     {0},
 };
 
