@@ -282,26 +282,6 @@ class Bill:
         }
 
 
-# ---- MinionsRL's time and cost of a round ---------------------------------------------------------------------------
-
-
-def round_duration_s(learner_s: float, actors_s: Sequence[float]) -> float:
-    """P_k = P_k^l + max_i P_k,i^a (MinionsRL, equation 1): seconds of a synchronous round."""
-    return learner_s + max(actors_s, default=0.0)
-
-
-def round_cost(
-    learner_s: float, actors_s: Sequence[float], learner_price_s: float, actor_price_s: float | None = None
-) -> float:
-    """C_k = c·(P_k^l·d^l + Σ_i P_k,i^a·d^a) (MinionsRL, equation 2), in dollars.
-
-    The prices are c·d: dollars for a second of the learner's resources, and of one actor's (None = the learner's). Of a
-    price profile, `seconds_price` gives them.
-    """
-    actor_price_s = learner_price_s if actor_price_s is None else actor_price_s
-    return learner_price_s * learner_s + actor_price_s * sum(actors_s)
-
-
 def seconds_price(profile: Profile, kind: str, memory_mb: int) -> float:
     """Dollars for one second of use by an invocation of a kind: what column `code` bills."""
     if profile.way(kind) == "machine":

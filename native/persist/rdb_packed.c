@@ -12,7 +12,6 @@
 #include "persist/rdb_reader.h"
 #include "store/listpack.h"
 
-#define ZIPLIST_HEAD_BYTES 10u
 #define PACKED_END 0xffu
 #define PACKED_LONG 0xfeu
 #define INTSET_HEAD_BYTES 8u

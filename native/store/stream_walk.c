@@ -113,7 +113,8 @@ struct xstream_id xstream_edge(const struct xstream *stream, bool last) {
 
 /* ---- how far groups have come ------------------------------------------------------------------------------------------ */
 
-bool xstream_has_tombstone_from(const struct xstream *stream, struct xstream_id id) {
+/* Whether an entry at the id or behind it has been deleted in the midst of the stream. */
+static bool xstream_has_tombstone_from(const struct xstream *stream, struct xstream_id id) {
     if (stream->length == 0 || xstream_id_is_zero(stream->max_deleted_id)) return false;
     return xstream_id_compare(stream->first_id, stream->max_deleted_id) <= 0 &&
            xstream_id_compare(id, stream->max_deleted_id) <= 0;

@@ -34,7 +34,7 @@ static const struct dict *dict_of(const struct value *set) {
 
 /* ---- members ----------------------------------------------------------------------------------------------------- */
 
-void set_member_of_integer(struct set_member *member, int64_t integer) {
+static void set_member_of_integer(struct set_member *member, int64_t integer) {
     member->data = NULL;
     member->integer = integer;
     member->hashed = false;
@@ -46,7 +46,8 @@ void set_member_text(struct set_member *member) {
     member->data = (const uint8_t *)member->digits;
 }
 
-bool set_member_integer(const struct set_member *member, int64_t *integer) {
+/* False: it is none. */
+static bool set_member_integer(const struct set_member *member, int64_t *integer) {
     if (member->data) return number_parse_int64(member->data, member->length, integer);
     *integer = member->integer;
     return true;

@@ -29,10 +29,8 @@ static inline void set_member_of(struct set_member *member, const uint8_t *data,
     member->length = length;
     member->hashed = false;
 }
-void set_member_of_integer(struct set_member *member, int64_t integer);
 /* Makes sure that the member's bytes are in data and length. */
 void set_member_text(struct set_member *member);
-bool set_member_integer(const struct set_member *member, int64_t *integer); /* false: it is none */
 
 struct value *set_new(void); /* NULL: memory exhausted */
 size_t set_count(const struct value *set);

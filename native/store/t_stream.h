@@ -101,8 +101,6 @@ struct xstream_id xstream_edge(const struct xstream *stream, bool last);
 
 /* ---- how far groups have come ------------------------------------------------------------------------------------- */
 
-/* Whether an entry at the id or behind it has been deleted in the midst of the stream. */
-bool xstream_has_tombstone_from(const struct xstream *stream, struct xstream_id id);
 /* How many entries were added up to the id, or XSTREAM_READ_UNKNOWN. */
 int64_t xstream_count_until(const struct xstream *stream, struct xstream_id id);
 /* The group is given the entry next. */

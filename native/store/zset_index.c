@@ -29,7 +29,8 @@ struct path {
     uint32_t length;
 };
 
-int zset_compare_members(const uint8_t *left, size_t left_length, const uint8_t *right, size_t right_length) {
+/* Order of members of one score: by their bytes, the shorter first. */
+static int zset_compare_members(const uint8_t *left, size_t left_length, const uint8_t *right, size_t right_length) {
     size_t shorter = left_length < right_length ? left_length : right_length;
     int order = shorter > 0 ? memcmp(left, right, shorter) : 0;
     if (order != 0 || left_length == right_length) return order;

@@ -30,8 +30,6 @@ struct zset_bound {
     size_t length;
 };
 
-/* Order of members of one score: by their bytes, the shorter first. */
-int zset_compare_members(const uint8_t *left, size_t left_length, const uint8_t *right, size_t right_length);
 bool zset_is_before(const struct zset_bound *bound, double score, const uint8_t *member, size_t length);
 
 struct zset_slot {

@@ -46,7 +46,6 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "median": lambda steps: steps.median(1).values,
 }
 """(N, steps) → (N,)."""
-_PLACES = {True: "on a server", False: "in a process"}
 _POSITIONS = 1 << 32
 """Below it are no ids: the first generation of a slot is 1."""
 

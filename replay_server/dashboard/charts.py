@@ -39,7 +39,6 @@ ELAPSED = (
     " const sign = v < 0 ? '-' : '', two = (n) => String(n).padStart(2, '0');"
     " return sign + (h ? h + ':' + two(m) + ' h' : m + ':' + two(s % 60)); }"
 )
-PERCENT = "(v) => v === null || v === undefined ? '–' : +(100 * v).toPrecision(3) + ' %'"
 
 Point = Sequence[Any]
 Row = TypeVar("Row")

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replay_server.bench.papers.nitro.replayed_clock import round_cost
 from replay_server.rl.function_contract import Measured
 from replay_server.serverless.backends.backend import Invocation
-from replay_server.serverless.cost import Bill, round_cost, round_duration_s, seconds_price
+from replay_server.serverless.cost import Bill, seconds_price
 from replay_server.serverless.invocation_log import invocation_line, read_invocations
 from replay_server.serverless.prices import COLUMNS, PriceError, load_prices
 
@@ -233,8 +234,7 @@ def test_a_line_that_is_no_invocation_is_named(tmp_path: Path) -> None:
         read_invocations(path)
 
 
-def test_minions_round_takes_the_slowest_actor_and_bills_all() -> None:
-    assert round_duration_s(2.0, [1.0, 4.0, 3.0]) == 6.0
+def test_minions_round_bills_all_actors() -> None:
     assert round_cost(2.0, [1.0, 4.0, 3.0], learner_price_s=10.0, actor_price_s=1.0) == 28.0
     assert round_cost(2.0, [3.0], learner_price_s=2.0) == 10.0
     price = seconds_price(PRICES.profile("lambda-learner-vm"), "actor", 2048)

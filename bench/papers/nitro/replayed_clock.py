@@ -21,7 +21,7 @@ import numpy as np
 
 from replay_server.serverless.backends.backend import Invocation
 from replay_server.serverless.breakdown import LEARNERS, by_round, round_span
-from replay_server.serverless.cost import Bill, round_cost, seconds_price
+from replay_server.serverless.cost import Bill, seconds_price
 from replay_server.serverless.prices import Profile
 from replay_server.serverless.simulated_round import PLATFORM, ActorWork, Stage, play_actors
 
@@ -303,6 +303,18 @@ def _play_round(
     )
     cold = sum(each.cold for each in times)
     return SimulatedRound(number, count, duration_s, learned_s, last, cost, cold, tuple(invocations))
+
+
+def round_cost(
+    learner_s: float, actors_s: Sequence[float], learner_price_s: float, actor_price_s: float | None = None
+) -> float:
+    """C_k = c·(P_k^l·d^l + Σ_i P_k,i^a·d^a) (MinionsRL, equation 2), in dollars.
+
+    The prices are c·d: dollars for a second of the learner's resources, and of one actor's (None = the learner's). Of a
+    price profile, `seconds_price` gives them.
+    """
+    actor_price_s = learner_price_s if actor_price_s is None else actor_price_s
+    return learner_price_s * learner_s + actor_price_s * sum(actors_s)
 
 
 def _draw(generator: np.random.Generator, samples: Sequence[float]) -> float:

@@ -537,7 +537,7 @@ int port_own_listener(struct port *port, uint16_t listener, struct error *error)
     return port->queues ? queues_own_port(port->queues, listener, error) : 0;
 }
 
-bool port_is_up(const struct port *port) {
+static bool port_is_up(const struct port *port) {
     if (port->queue > 0)
         return queues_link_is_up(port->queues); /* a driver asked here would change what all are told */
     struct rte_eth_link link = {0};

@@ -102,7 +102,6 @@ void port_flush(struct port *port);
 void port_own_address(struct port *port, uint32_t address);
 int port_own_listener(struct port *port, uint16_t listener, struct error *error);
 
-bool port_is_up(const struct port *port);
 /* To be called every now and then: tells on standard error when the link goes down and comes up, and when the device is lost. A
  * link that is still being negotiated at the start is no news. */
 void port_watch_link(struct port *port, uint64_t now_us);

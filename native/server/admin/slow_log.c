@@ -21,7 +21,7 @@ static void drop(struct slow_command *command) {
     memory_free(command);
 }
 
-void slow_log_trim(struct slow_log *log, uint32_t length) {
+static void slow_log_trim(struct slow_log *log, uint32_t length) {
     struct slow_command **link = &log->newest;
     for (uint32_t kept = 0; *link && kept < length; kept++) link = &(*link)->next;
     while (*link) {

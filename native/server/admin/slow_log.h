@@ -51,7 +51,6 @@ void slow_log_command(struct client *client, const struct command_entry *entry, 
 /* The same for a call that took so long although its handler did not. */
 void slow_log_took(struct client *client, const struct command_entry *entry, uint64_t took_ns);
 void slow_log_reset(struct slow_log *log);
-void slow_log_trim(struct slow_log *log, uint32_t length);
 /* Follows the settings: from when on commands are looked at. */
 void slow_log_configure(struct server *server);
 void latency_add(struct server *server, enum latency_kind kind, uint64_t took_ms);

@@ -17,7 +17,7 @@ static const char *thing(const struct replay_request *request) {
 
 /* ---- priorities ---------------------------------------------------------------------------------------------------- */
 
-int replay_parse_priorities(const struct resp_argument *argument, uint32_t n, struct error *error) {
+static int replay_parse_priorities(const struct resp_argument *argument, uint32_t n, struct error *error) {
     size_t bytes = (size_t)n * sizeof(double);
     return argument->length == 0 || argument->length == bytes
                ? 0

@@ -35,9 +35,8 @@ int replay_columns_fill_ragged(struct client *client, struct replay_request *req
 /* Of an ITEM that has all its columns: where it says what ragged windows show. */
 int replay_columns_spans(struct client *client, const struct replay_request *request, struct table_spans *spans,
                          struct error *error);
-/* Priorities, float64[n] or none, in an argument, where they need not be aligned: whether they are so many; whether those of
- * `count` items from `first` on are good; and both for a command's header, of the first of many alone. */
-int replay_parse_priorities(const struct resp_argument *argument, uint32_t n, struct error *error);
+/* Priorities, float64[n] or none, in an argument, where they need not be aligned: whether those of `count` items from `first` on
+ * are good; and for a command's header whether they are so many, and the first of them good. */
 int replay_check_priorities(const struct table *table, const struct resp_argument *argument, uint32_t first,
                             uint32_t count, struct error *error);
 int replay_check_initial_priorities(const struct replay_request *request, const struct resp_argument *argument,

@@ -14,7 +14,7 @@
 
 #define SECOND_US 1000000u
 
-void replication_new_id(char id[REPLICATION_ID_LENGTH + 1]) {
+static void replication_new_id(char id[REPLICATION_ID_LENGTH + 1]) {
     struct random_state random;
     random_seed(&random, random_entropy());
     for (unsigned i = 0; i < REPLICATION_ID_LENGTH; i++) id[i] = "0123456789abcdef"[random_below(&random, 16)];

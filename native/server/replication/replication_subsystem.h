@@ -38,7 +38,6 @@ struct replication_subsystem {
 
 extern const struct subsystem replication_subsystem;
 
-void replication_new_id(char id[REPLICATION_ID_LENGTH + 1]);
 /* A new history begins here, unless changes are kept already. False: memory is exhausted. */
 bool replication_keep(struct server *server);
 

@@ -204,7 +204,7 @@ struct resp_argument stream_word(const char *text) {
     return (struct resp_argument){.data = (uint8_t *)(uintptr_t)text, .length = strlen(text)};
 }
 
-struct resp_argument stream_name_word(const struct xstream_name *name) {
+static struct resp_argument stream_name_word(const struct xstream_name *name) {
     return (struct resp_argument){.data = (uint8_t *)(uintptr_t)name->bytes, .length = name->length};
 }
 

@@ -53,7 +53,6 @@ bool reply_stream_range(struct client *client, const struct xstream *stream, str
 
 /* Words of a command that is recorded. */
 struct resp_argument stream_word(const char *text);
-struct resp_argument stream_name_word(const struct xstream_name *name);
 /* Records XCLAIM, so that the entry is pending as it is now; or pending nowhere, if the stream has it no more. */
 void stream_record_pending(struct client *client, const struct resp_argument *key, const struct xstream_group *group,
                            struct xstream_id id, const struct xstream_pending *pending);

@@ -23,7 +23,7 @@ struct script_buffer *script_buffer_start(lua_State *lua) {
     return buffer;
 }
 
-void script_buffer_reserve(lua_State *lua, struct script_buffer *buffer, size_t more) {
+static void script_buffer_reserve(lua_State *lua, struct script_buffer *buffer, size_t more) {
     if (more <= buffer->capacity - buffer->size) return;
     size_t least = buffer->size + more, step = buffer->capacity / 2;
     if (step < FIRST_BYTES) step = FIRST_BYTES;

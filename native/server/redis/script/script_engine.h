@@ -132,7 +132,6 @@ void script_work_outside(struct script_engine *engine, size_t bytes);
 
 /* script_buffer: bytes that count as the scripts' memory. What finds none raises Lua's error for that. */
 struct script_buffer *script_buffer_start(lua_State *lua); /* empties it */
-void script_buffer_reserve(lua_State *lua, struct script_buffer *buffer, size_t more);
 void script_buffer_add(lua_State *lua, struct script_buffer *buffer, const void *bytes, size_t length);
 void script_buffer_add_byte(lua_State *lua, struct script_buffer *buffer, int byte);
 void script_buffer_push(lua_State *lua, struct script_buffer *buffer); /* its bytes as a string on the stack */

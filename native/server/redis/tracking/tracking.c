@@ -67,7 +67,7 @@ void tracking_free(struct tracking *tracking) {
     memory_free(tracking);
 }
 
-struct tracker *tracking_find(const struct tracking *tracking, uint64_t id) {
+static struct tracker *tracking_find(const struct tracking *tracking, uint64_t id) {
     const struct dict_entry *entry = dict_peek(&tracking->trackers, dict_hash(&id, sizeof id), &id, sizeof id);
     return entry ? entry->value : NULL;
 }

@@ -106,7 +106,6 @@ void tracking_request_done(struct client *client);
 
 /* ---- between the files on tracking ------------------------------------------------------------------------------------- */
 
-struct tracker *tracking_find(const struct tracking *tracking, uint64_t id);
 /* A message, whose last part (what has changed) is replied to `to`. It is no reply: CLIENT REPLY OFF does not keep it back. */
 struct tracking_message {
     struct client *to;
