@@ -1,4 +1,4 @@
-"""Links between pages lead somewhere: to a file that is there, and to a heading that it has."""
+"""Links between pages lead somewhere: to a file that is there, and to a heading that it has. The README stays short."""
 
 from __future__ import annotations
 
@@ -43,3 +43,7 @@ def test_every_page_is_reached_from_the_index() -> None:
     linked = {(index.parent / link.partition("#")[0]).resolve() for _, link in Page(index).links()}
     missing = {path for path in pages if path.parent == index.parent and path != index} - linked
     assert not missing, f"docs/index.md lists every page beside it; not: {sorted(p.name for p in missing)}"
+
+
+def test_readme_has_at_most_1500_words() -> None:
+    assert len((REPOSITORY / "README.md").read_text().split()) <= 1500
