@@ -25,7 +25,6 @@ from replay_server.serverless.cost import Bill
 from replay_server.serverless.prices import load_prices
 from replay_server.serverless.record import RoundRecord
 from replay_server.serverless.simulated_round import (
-    PLATFORM,
     ActorTimes,
     ActorWork,
     Host,
@@ -158,10 +157,17 @@ class JobClock:
         before_s = self.rounds[-1].learner_s if self._ahead and self.rounds else 0.0
         acted_s = max((each.ended for each in times), default=0.0)
         acting_s = max(0.0, acted_s - before_s)
-        number = len(self.rounds) + 1
+        number, now = len(self.rounds) + 1, self.now_s
         invocations = [
-            self._invocation(
-                "actor", number, index, one.queued - before_s, one.started - before_s, one.ended - before_s, one.cold
+            self.stage.invocation(
+                "actor",
+                number,
+                index,
+                now,
+                one.queued - before_s,
+                one.started - before_s,
+                one.ended - before_s,
+                one.cold,
             )
             for index, one in enumerate(times)
         ]
@@ -176,8 +182,8 @@ class JobClock:
             took_s.append(cpu_s / self.stage.learner_speed + self.times.platform_s)
             took_s[-1] += self.times.learner_start_s if cold else 0.0
             invocations.append(
-                self._invocation(kind, number, index, acting_s, acting_s, acting_s + took_s[-1], cold)
-            )  # fmt: skip
+                self.stage.invocation(kind, number, index, now, acting_s, acting_s, acting_s + took_s[-1], cold)
+            )
         if works and (self.stage.keeps_instances or self.stage.warm > 0):
             self._learners_warm = max(self._learners_warm, len(works))
         learner_s = max(took_s, default=0.0)
@@ -237,27 +243,6 @@ class JobClock:
             self._usual_cpu_s = statistics.median(warm)
         usual = self._usual_cpu_s
         return [min(_cpu_s(each), usual) if each.cold and usual is not None else _cpu_s(each) for each in actors]
-
-    def _invocation(
-        self, kind: str, number: int, index: int, queued: float, started: float, ended: float, cold: bool
-    ) -> Invocation:
-        return Invocation(
-            request=f"{PLATFORM}:{number}:{kind}:{index}",
-            kind=kind,
-            round=number,
-            attempt=1,
-            platform=PLATFORM,
-            queued=self.now_s + queued,
-            started=self.now_s + started,
-            ended=self.now_s + ended,
-            outcome="ok",
-            cold=cold,
-            instance="",
-            memory_mb=self.stage.memory_mb if kind == "actor" else self.stage.learner_memory_mb,
-            bytes_in=0,
-            bytes_out=0,
-            measured=None,
-        )
 
 
 def _ended_well(invocations: Iterable[Invocation], kind: str) -> list[Invocation]:

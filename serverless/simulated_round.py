@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from replay_server.serverless.backends.backend import Invocation
+
 VCPU_MB = 1769
 """Memory at which an AWS Lambda function has one whole vCPU (AWS Lambda, "Configure Lambda function memory")."""
 PLATFORM = "simulated"
@@ -56,6 +58,28 @@ class Stage:
     warm: int = 0
     cold_wait_s: float = 0.0
     keeps_instances: bool = True
+
+    def invocation(
+        self, kind: str, number: int, index: int, now: float, queued: float, started: float, ended: float, cold: bool
+    ) -> Invocation:
+        """Of round `number`; its times are seconds after `now`."""
+        return Invocation(
+            request=f"{PLATFORM}:{number}:{kind}:{index}",
+            kind=kind,
+            round=number,
+            attempt=1,
+            platform=PLATFORM,
+            queued=now + queued,
+            started=now + started,
+            ended=now + ended,
+            outcome="ok",
+            cold=cold,
+            instance="",
+            memory_mb=self.memory_mb if kind == "actor" else self.learner_memory_mb,
+            bytes_in=0,
+            bytes_out=0,
+            measured=None,
+        )
 
 
 @dataclass(frozen=True)

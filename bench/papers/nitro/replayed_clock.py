@@ -23,7 +23,7 @@ from replay_server.serverless.backends.backend import Invocation
 from replay_server.serverless.breakdown import LEARNERS, by_round, round_span
 from replay_server.serverless.cost import Bill, seconds_price
 from replay_server.serverless.prices import Profile
-from replay_server.serverless.simulated_round import PLATFORM, ActorWork, Stage, play_actors
+from replay_server.serverless.simulated_round import ActorWork, Stage, play_actors
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ def _play_round(
     times = play_actors(works, stage.host, warm=warm, dispatch_s=measurements.dispatch_s)
     last = max(each.ended for each in times)
     invocations = [
-        _invocation("actor", number, index, now, each.queued, each.started, each.ended, each.cold, stage.memory_mb)
+        stage.invocation("actor", number, index, now, each.queued, each.started, each.ended, each.cold)
         for index, each in enumerate(times)
     ]
     duration_s, learned_s = last, 0.0
@@ -292,9 +292,7 @@ def _play_round(
         learned_s = learner_s / stage.learner_speed + _draw(generator, measurements.platform_s)
         begins = last + _draw(generator, measurements.gap_s)
         duration_s = begins + learned_s
-        invocations.append(
-            _invocation("learner", number, 0, now, begins, begins, duration_s, False, stage.learner_memory_mb)
-        )
+        invocations.append(stage.invocation("learner", number, 0, now, begins, begins, duration_s, False))
     cost = round_cost(
         learned_s,
         [each.ended - each.started for each in times],
@@ -330,36 +328,6 @@ def server_busy_s(table: Mapping[int, float], connections: int) -> float:
         return 0.0
     counts = sorted(table)
     return float(np.interp(connections, counts, [table[count] for count in counts]))
-
-
-def _invocation(
-    kind: str,
-    number: int,
-    index: int,
-    now: float,
-    queued: float,
-    started: float,
-    ended: float,
-    cold: bool,
-    memory_mb: int,
-) -> Invocation:
-    return Invocation(
-        request=f"{PLATFORM}:{number}:{kind}:{index}",
-        kind=kind,
-        round=number,
-        attempt=1,
-        platform=PLATFORM,
-        queued=now + queued,
-        started=now + started,
-        ended=now + ended,
-        outcome="ok",
-        cold=cold,
-        instance="",
-        memory_mb=memory_mb,
-        bytes_in=0,
-        bytes_out=0,
-        measured=None,
-    )
 
 
 # ---- many times ----------------------------------------------------------------------------------------------------
