@@ -482,6 +482,17 @@ int table_config_write(const struct table_config *config, uint8_t **spec, size_t
     return take_written(&writer, config, spec, length, error);
 }
 
+int table_config_compare(const struct table_config *left, const struct table_config *right, bool *same,
+                         struct error *error) {
+    uint8_t *a = NULL, *b = NULL;
+    size_t a_length = 0, b_length = 0;
+    int failed = table_config_write(left, &a, &a_length, error) || table_config_write(right, &b, &b_length, error);
+    *same = !failed && a_length == b_length && memcmp(a, b, a_length) == 0;
+    memory_free(a);
+    memory_free(b);
+    return failed ? -1 : 0;
+}
+
 int table_config_write_changeable(const struct table_config *config, uint8_t **spec, size_t *length,
                                   struct error *error) {
     struct msgpack_writer writer = {0};

@@ -163,6 +163,9 @@ int table_config_parse(struct table_config *config, const char *name, const uint
                        struct error *error);
 /* Writes the config back as msgpack into memory from memory_alloc. */
 int table_config_write(const struct table_config *config, uint8_t **spec, size_t *length, struct error *error);
+/* Whether two are written as the same bytes. -1 with `error`: out of memory. */
+int table_config_compare(const struct table_config *left, const struct table_config *right, bool *same,
+                         struct error *error);
 /* Changes sampler, remover, limiter and limits of `config` from a msgpack map of such keys; on refusal it is as before. */
 int table_config_change(struct table_config *config, const uint8_t *spec, size_t length, struct error *error);
 /* Writes those settings of `config` in that form; and puts them over another config. */

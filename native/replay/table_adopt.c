@@ -5,17 +5,6 @@
 
 #include "base/memory.h"
 
-/* Same spec, byte by byte. -1 with `error`: out of memory. */
-static int compare(const struct table_config *left, const struct table_config *right, bool *same, struct error *error) {
-    uint8_t *a = NULL, *b = NULL;
-    size_t a_length = 0, b_length = 0;
-    int failed = table_config_write(left, &a, &a_length, error) || table_config_write(right, &b, &b_length, error);
-    *same = !failed && a_length == b_length && memcmp(a, b, a_length) == 0;
-    memory_free(a);
-    memory_free(b);
-    return failed ? -1 : 0;
-}
-
 static const char *flag(bool value) {
     return value ? "True" : "False";
 }
@@ -34,9 +23,9 @@ static int compare_but_settings(const struct table *table, const struct table_co
     *mixed = *table_config(table);
     table_config_take_changeable(mixed, given);
     mixed->seed = given->seed; /* of a table made anew; this one goes on with its random state */
-    int failed = compare(mixed, given, &same_but_settings, error);
+    int failed = table_config_compare(mixed, given, &same_but_settings, error);
     mixed->seed = table_config(table)->seed;
-    failed = failed || compare(mixed, table_config(table), &same, error);
+    failed = failed || table_config_compare(mixed, table_config(table), &same, error);
     memory_free(mixed);
     if (failed) return -1;
     *differ = !same;

@@ -122,11 +122,10 @@ static int begin_cut(struct snapshots *snapshots, const struct snapshot_options 
     return add_libraries(snapshots, error);
 }
 
-static int begin(struct snapshots *snapshots, struct error *error) {
-    struct table **tables = memory_alloc((snapshots->server->replay->tables->count + 1) * sizeof *tables);
-    struct snapshot_options options = {
-        .folder = ".",
-        .name = snapshots->name,
+static struct snapshot_options options_of(const struct snapshots *snapshots, const char *folder, const char *name) {
+    return (struct snapshot_options){
+        .folder = folder,
+        .name = name,
         .run_id = snapshots->server->start.run_id,
         .store = snapshots->cut,
         .store_bytes = memory_used_bytes(),
@@ -134,8 +133,13 @@ static int begin(struct snapshots *snapshots, struct error *error) {
         .newest_epoch = snapshots->server->place.newest_epoch,
         .origin = snapshots->origin(snapshots->server),
         .is_copy = snapshots->server->place.is_copy,
-        .keep = (uint32_t)snapshots->server->config.snapshot_keep,
     };
+}
+
+static int begin(struct snapshots *snapshots, struct error *error) {
+    struct table **tables = memory_alloc((snapshots->server->replay->tables->count + 1) * sizeof *tables);
+    struct snapshot_options options = options_of(snapshots, ".", snapshots->name);
+    options.keep = (uint32_t)snapshots->server->config.snapshot_keep;
     saved_tables_free(snapshots->cut_tables);
     snapshots->cut_tables = saved_tables_note(snapshots->server->replay->tables);
     int result = retain_tables(snapshots, tables, false, error) || begin_cut(snapshots, &options, tables, error);
@@ -150,17 +154,7 @@ bool snapshots_may_begin(const struct snapshots *snapshots) {
 int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const char *name, bool with_tables,
                          snapshot_base_ended ended, struct error *error) {
     struct table **tables = memory_alloc((snapshots->server->replay->tables->count + 1) * sizeof *tables);
-    struct snapshot_options options = {
-        .folder = folder,
-        .name = name,
-        .run_id = snapshots->server->start.run_id,
-        .store = snapshots->cut,
-        .store_bytes = memory_used_bytes(),
-        .epoch = snapshots->server->place.epoch,
-        .newest_epoch = snapshots->server->place.newest_epoch,
-        .origin = snapshots->origin(snapshots->server),
-        .is_copy = snapshots->server->place.is_copy,
-    };
+    struct snapshot_options options = options_of(snapshots, folder, name);
     int failed = with_tables && retain_tables(snapshots, tables, true, error);
     failed = failed || begin_cut(snapshots, &options, tables, error);
     memory_free(tables);

@@ -18,11 +18,6 @@ int replay_registry_adopt(struct table *table, const struct table_config *given,
 
 /* ---- into service -------------------------------------------------------------------------------------------------- */
 
-static struct replay_entry *entry_of_name(struct replay_registry *registry, const char *name) {
-    struct error error;
-    return replay_registry_find(registry, name, strlen(name), &error);
-}
-
 /* What goes on sharing steps must not lose their owner. */
 static int check_sharers(const struct replay_registry *registry, struct table *const *tables, uint32_t count,
                          struct error *error) {
@@ -49,7 +44,7 @@ static int check(struct replay_registry *registry, struct table *const *tables, 
     if (check_sharers(registry, tables, count, error)) return -1;
     for (uint32_t i = 0; i < count; i++) {
         const struct table_config *config = table_config(tables[i]);
-        const struct replay_entry *there = entry_of_name(registry, config->name);
+        const struct replay_entry *there = replay_registry_named(registry, config->name);
         if (there ? replay_registry_adopt(tables[i], table_config(there->table), said, error)
                   : replay_registry_check_memory(registry, config, new_bytes, error))
             return -1;
@@ -76,11 +71,11 @@ int replay_registry_install(struct replay_registry *registry, struct table *cons
         if (!entries[i]) failed = error_set(error, ERROR_GENERIC, "out of memory for %u tables", count);
     }
     for (uint32_t i = 0; entries && i < count; i++) {
-        struct replay_entry *there = failed ? NULL : entry_of_name(registry, table_config(tables[i])->name);
+        struct replay_entry *there = failed ? NULL : replay_registry_named(registry, table_config(tables[i])->name);
         if (there) replay_log_replaced(there, entries[i]);
     }
     for (uint32_t i = entries ? count : 0; i-- > 0;) { /* those that share steps before the owners of these */
-        struct replay_entry *there = failed ? NULL : entry_of_name(registry, table_config(tables[i])->name);
+        struct replay_entry *there = failed ? NULL : replay_registry_named(registry, table_config(tables[i])->name);
         if (there) there->replaced = true;
         if (there) replay_registry_drop(registry, there);
     }

@@ -191,13 +191,9 @@ void replay_log_cut_failed(struct replay_registry *registry, uint64_t base) {
 
 /* ---- reading ------------------------------------------------------------------------------------------------------- */
 
-static struct replay_entry *find(struct replay_registry *registry, const char *name) {
-    struct error error;
-    return replay_registry_find(registry, name, strlen(name), &error);
-}
-
 void replay_log_adopt(struct replay_registry *registry, struct replay_entry *entry) {
-    struct replay_entry *there = find(registry, name_of(entry)); /* out of a snapshot: the file has what came later */
+    struct replay_entry *there =
+        replay_registry_named(registry, name_of(entry)); /* out of a snapshot: the file has what came later */
     if (there) replay_registry_drop(registry, there);
     table_apply_begin(entry->table);
     entry->logged = true;
@@ -216,14 +212,14 @@ static bool is_skipped(const struct text *skipped, const char *name) {
 static int check_steps(struct replay_registry *registry, const struct text *skipped, const struct table *table,
                        struct error *error) {
     const char *steps_of = table_config(table)->steps_of;
-    const struct replay_entry *owner = *steps_of && skipped ? find(registry, steps_of) : NULL;
+    const struct replay_entry *owner = *steps_of && skipped ? replay_registry_named(registry, steps_of) : NULL;
     if (!owner || (owner->logged && !is_skipped(skipped, steps_of))) return 0;
     return error_set(error, ERROR_NOTABLE, "table '%s' is not in the file", steps_of);
 }
 
 struct replay_entry *replay_log_make(struct replay_registry *registry, const char *name, const uint8_t *record,
                                      size_t length, const struct text *skipped, struct error *error) {
-    if (registry->count == REPLAY_MAX_TABLES && !find(registry, name)) {
+    if (registry->count == REPLAY_MAX_TABLES && !replay_registry_named(registry, name)) {
         error_set(error, ERROR_LIMIT, "there would be more than %u tables", REPLAY_MAX_TABLES);
         return NULL;
     }
@@ -248,7 +244,7 @@ static void unskip(struct text *skipped, const char *name) {
 int replay_log_apply(struct replay_registry *registry, const char *name, const uint8_t *record, size_t length,
                      uint64_t base, struct text *skipped, struct error *error) {
     uint32_t kind = table_apply_kind(record, length);
-    struct replay_entry *entry = find(registry, name);
+    struct replay_entry *entry = replay_registry_named(registry, name);
     if (kind == TABLE_JOURNAL_CREATE) {
         unskip(skipped, name);
         while (replay_registry_sweep_dropped(registry)) continue; /* nothing else does before the server runs */

@@ -86,6 +86,10 @@ static struct replay_entry *find(struct replay_registry *registry, const void *n
     return NULL;
 }
 
+struct replay_entry *replay_registry_named(struct replay_registry *registry, const char *name) {
+    return find(registry, name, strlen(name));
+}
+
 struct replay_entry *replay_registry_find(struct replay_registry *registry, const void *name, size_t length,
                                           struct error *error) {
     struct replay_entry *entry = length ? find(registry, name, length) : NULL;
@@ -98,18 +102,14 @@ struct replay_entry *replay_registry_find(struct replay_registry *registry, cons
 }
 
 /* A table asked for again is success if nothing about it differs. */
-static bool same_config(const struct table_config *there, const struct table_config *asked, struct error *error) {
-    uint8_t *a = NULL, *b = NULL;
-    size_t a_length = 0, b_length = 0;
-    bool written = !table_config_write(there, &a, &a_length, error) && !table_config_write(asked, &b, &b_length, error);
-    bool same = written && a_length == b_length && memcmp(a, b, a_length) == 0;
-    memory_free(a);
-    memory_free(b);
-    if (same || !written) return same;
-    return error_because(error, ERROR_EXISTS,
-                         "table '%s' exists with another spec (REPLAY.SPEC shows it); drop it first, or "
-                         "choose another name",
-                         there->name);
+static int check_same(const struct table_config *there, const struct table_config *asked, struct error *error) {
+    bool same;
+    if (table_config_compare(there, asked, &same, error)) return -1;
+    return same ? 0
+                : error_set(error, ERROR_EXISTS,
+                            "table '%s' exists with another spec (REPLAY.SPEC shows it); drop it first, or "
+                            "choose another name",
+                            there->name);
 }
 
 /* With maxmemory set a table is let in only if it would fit when full, beside the others when they are full: items are
@@ -181,9 +181,9 @@ int replay_registry_create_parsed(struct replay_registry *registry, const struct
         return error_set(
             error, ERROR_GENERIC,
             "this replica has its primary's tables: create the table there, or send REPLICAOF NO ONE first");
-    struct replay_entry *entry = find(registry, config->name, strlen(config->name));
+    struct replay_entry *entry = replay_registry_named(registry, config->name);
     if (entry && registry->adopting) return replay_registry_adopt(entry->table, config, registry->adopting, error);
-    if (entry) return same_config(table_config(entry->table), config, error) ? 0 : -1;
+    if (entry) return check_same(table_config(entry->table), config, error);
     if (registry->count == REPLAY_MAX_TABLES)
         return error_set(error, ERROR_LIMIT, "there are %u tables, the most a server holds; drop one first",
                          REPLAY_MAX_TABLES);

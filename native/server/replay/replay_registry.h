@@ -196,6 +196,7 @@ int replay_registry_create(struct replay_registry *registry, const uint8_t *spec
 /* As above, from a spec that was parsed. */
 int replay_registry_create_parsed(struct replay_registry *registry, const struct table_config *config,
                                   struct error *error);
+struct replay_entry *replay_registry_named(struct replay_registry *registry, const char *name); /* NULL: none */
 /* NULL with ERROR_NOTABLE. */
 struct replay_entry *replay_registry_find(struct replay_registry *registry, const void *name, size_t length,
                                           struct error *error);
