@@ -268,7 +268,7 @@ bool dict_release(struct dict *dict, size_t *steps, dict_drop drop, void *contex
             }
             *bucket = entry->next;
             table->used--;
-            drop(context, entry->value);
+            if (drop) drop(context, entry->value);
             dict_entry_free(entry);
         }
         memory_free(table->buckets);
@@ -276,6 +276,11 @@ bool dict_release(struct dict *dict, size_t *steps, dict_drop drop, void *contex
     }
     dict_init(dict);
     return true;
+}
+
+void dict_clear(struct dict *dict, dict_drop drop, void *context) {
+    size_t steps = SIZE_MAX;
+    dict_release(dict, &steps, drop, context);
 }
 
 size_t dict_overhead_bytes(const struct dict *dict) {

@@ -77,8 +77,9 @@ static inline bool dict_is_rehashing(const struct dict *dict) {
 bool dict_rehash(struct dict *dict, unsigned buckets);
 
 /* Frees up to *steps entries or buckets, and lowers *steps by as many; true when all is gone and the dict is as new.
- * Until then it may only be released further. */
+ * Until then it may only be released further. `drop` disposes of a value; NULL: values need no disposal. */
 bool dict_release(struct dict *dict, size_t *steps, dict_drop drop, void *context);
+void dict_clear(struct dict *dict, dict_drop drop, void *context); /* all at once */
 size_t dict_overhead_bytes(const struct dict *dict); /* bucket arrays */
 
 #endif

@@ -70,8 +70,7 @@ static bool free_discarded(struct store *store, size_t steps) {
 void store_free(struct store *store) {
     if (!store) return;
     for (unsigned d = 0; d < STORE_DATABASES; d++) {
-        size_t steps = SIZE_MAX;
-        dict_release(&store->databases[d].keys, &steps, drop_at_once, NULL);
+        dict_clear(&store->databases[d].keys, drop_at_once, NULL);
         expire_free(&store->databases[d].expiry);
     }
     free_discarded(store, SIZE_MAX);
@@ -82,8 +81,7 @@ void store_adopt(struct store *store, struct store *from) {
     for (unsigned d = 0; d < STORE_DATABASES; d++) {
         assert(dict_count(&store->databases[d].keys) == 0 && store->databases[d].expiry.count == 0);
         expire_free(&store->databases[d].expiry);
-        size_t steps = SIZE_MAX;
-        dict_release(&store->databases[d].keys, &steps, drop_at_once, NULL);
+        dict_clear(&store->databases[d].keys, drop_at_once, NULL);
         store->databases[d] = from->databases[d];
         memset(&from->databases[d], 0, sizeof from->databases[d]);
     }
@@ -119,8 +117,7 @@ void store_discard_keys(struct store *store, struct dict *keys) {
         discarded->objects = dict_count(keys);
         dict_init(keys);
     } else {
-        size_t steps = SIZE_MAX;
-        dict_release(keys, &steps, drop_value, store);
+        dict_clear(keys, drop_value, store);
     }
 }
 

@@ -87,8 +87,7 @@ static bool unpack(struct hash *hash) {
         offset += record_bytes(record);
         packed_view(record, &value);
         if (dict_put(&dict, record + PACKED_HEADER, record[0], value.data, value.length, NULL) == HASH_SET_EXHAUSTED) {
-            size_t steps = SIZE_MAX;
-            dict_release(&dict, &steps, drop_string, NULL);
+            dict_clear(&dict, drop_string, NULL);
             return false;
         }
     }

@@ -269,14 +269,8 @@ struct value *set_copy(const struct value *set) {
     return copy;
 }
 
-static void drop_nothing(void *context, void *value) {
-    (void)context;
-    assert(!value);
-    (void)value;
-}
-
 bool set_release(struct value *set, size_t *steps) {
-    if (set->encoding == ENCODING_DICT && !dict_release(set_dict(set), steps, drop_nothing, NULL)) return false;
+    if (set->encoding == ENCODING_DICT && !dict_release(set_dict(set), steps, NULL, NULL)) return false;
     memory_free(set);
     return true;
 }

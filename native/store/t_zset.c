@@ -156,14 +156,9 @@ static void entry_set_score(struct dict_entry *entry, double score) {
     entry->value = slot.value;
 }
 
-static void drop_nothing(void *context, void *value) {
-    (void)context;
-    (void)value;
-}
-
 static bool large_release(struct zset_large *large, size_t *steps) {
     if (!zset_index_release(&large->order, steps)) return false;
-    if (!dict_release(&large->members, steps, drop_nothing, NULL)) return false;
+    if (!dict_release(&large->members, steps, NULL, NULL)) return false;
     memory_free(large);
     return true;
 }

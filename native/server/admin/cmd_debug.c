@@ -14,11 +14,6 @@
 #include "server/redis/redis_subsystem.h"
 #include "store/glob.h"
 
-static bool never_sooner(struct client *client) {
-    (void)client;
-    return false;
-}
-
 static void wake_up(struct client *client) {
     uint64_t slept_us = client->server->now_us - client->active_us;
     reply_status(client, "OK");
@@ -33,7 +28,7 @@ static void debug_sleep(struct client *client) {
     if (seconds > 3600) seconds = 3600;
     uint64_t until_us = client->server->now_us + (uint64_t)(seconds * 1e6);
     if (client_may_block(client)) {
-        client_block(client, NULL, until_us, never_sooner, wake_up);
+        client_block(client, NULL, until_us, NULL, wake_up);
     } else {
         exclusive_sleep(client->server, until_us);
         reply_status(client, "OK");

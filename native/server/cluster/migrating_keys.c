@@ -19,20 +19,9 @@ bool migrating_keys_has(const struct migrating_keys *migrating, const struct res
     return migrating->holder && dict_peek(&migrating->keys, dict_hash(key->data, key->length), key->data, key->length);
 }
 
-static void drop_nothing(void *context, void *value) {
-    (void)context;
-    (void)value;
-}
-
 void migrating_keys_release(struct migrating_keys *migrating) {
-    size_t steps = SIZE_MAX;
-    dict_release(&migrating->keys, &steps, drop_nothing, NULL);
+    dict_clear(&migrating->keys, NULL, NULL);
     migrating->holder = NULL;
-}
-
-static bool never_sooner(struct client *client) {
-    (void)client;
-    return false;
 }
 
 static void give_up(struct client *client) {
@@ -44,21 +33,15 @@ bool cluster_holds(struct client *client) {
     struct migrating_keys *migrating = &client->server->cluster->migrating;
     if (!migrating->holder || migrating->holder == client || client->deny_blocking || !client->connection) return false;
     if (!redirect_names_held_key(client)) return false;
-    client_block(client, &migrating->waiting, CLOCK_NEVER, never_sooner, give_up);
+    client_block(client, &migrating->waiting, CLOCK_NEVER, NULL, give_up);
     return true;
 }
 
-/* Those there are now: what one of them does may take slices. The rest wait for its end. */
 uint64_t migrating_keys_step(struct server *server) {
     struct migrating_keys *migrating = &server->cluster->migrating;
     if (migrating->holder && server->now_us < migrating->until_us) return migrating->until_us;
     if (migrating->holder) client_close(migrating->holder);
-    for (uint32_t left = migrating->waiting.length; left > 0 && migrating->waiting.head && !server->exclusive.on;
-         left--) {
-        struct client *client = migrating->waiting.head;
-        client_unblock(client);
-        client_resume_request(client);
-    }
+    wait_queue_run_held(server, &migrating->waiting, NULL);
     return CLOCK_NEVER;
 }
 

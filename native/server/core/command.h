@@ -234,8 +234,8 @@ struct wait_queue {
     struct wait_queue *next_woken;
 };
 /* Blocks the client, whose handler has written no reply. `retry` is called after a wake: it either replies and returns
- * true, or returns false to stay. `expired` is called at the deadline and must reply. While blocked no further command
- * of the client runs; argv stays valid until the reply. */
+ * true, or returns false to stay. NULL: it stays. `expired` is called at the deadline and must reply. While blocked no
+ * further command of the client runs; argv stays valid until the reply. */
 void client_block(struct client *client, struct wait_queue *queue, uint64_t deadline_us, bool (*retry)(struct client *),
                   void (*expired)(struct client *));
 /* In a transaction or a script nothing waits: there client_block calls `expired` at once. */
@@ -246,6 +246,9 @@ void client_block_next(struct client *client, struct wait_queue *queue, uint64_t
 /* From inside the retry of a wait, which then returns true: it goes on in another queue, with the deadline that it has. */
 void client_block_elsewhere(struct client *client, struct wait_queue *queue);
 void wait_queue_wake(struct server *server, struct wait_queue *queue);
+/* Runs the requests that were held back in the queue, but for those that `must_stay` (NULL: none). If one of them takes
+ * slices, the rest wait for its end. */
+void wait_queue_run_held(struct server *server, struct wait_queue *queue, bool (*must_stay)(const struct client *));
 /* Puts the client, which is the first, behind all others. */
 void wait_queue_rotate(struct wait_queue *queue, struct client *client);
 /* Fails every waiter through `expired` (a table is dropped, the server stops). */

@@ -31,26 +31,11 @@ void pause_end(struct server *server) {
     pause_hold_expiry(server);
 }
 
-static void look_again(struct server *server) {
-    struct pause *pause = &server->pause;
-    /* Those there are now: what one of them waited to do may begin another pause, which holds back the rest again. If it
-     * takes slices, the rest wait for its end. */
-    for (uint32_t left = pause->waiting.length; left > 0 && pause->waiting.head && !server->exclusive.on; left--) {
-        struct client *client = pause->waiting.head;
-        client_unblock(client);
-        client_resume_request(client);
-    }
-}
-
 uint64_t pause_step(struct server *server) {
     if (server->pause.kind != PAUSE_NOTHING && server->now_us >= server->pause.until_us) pause_end(server);
-    if (!pause_holds_writes(server)) look_again(server);
+    /* One of them may begin another pause, which holds back the rest again. */
+    if (!pause_holds_writes(server)) wait_queue_run_held(server, &server->pause.waiting, NULL);
     return server->pause.kind == PAUSE_NOTHING ? CLOCK_NEVER : server->pause.until_us;
-}
-
-static bool never_sooner(struct client *client) {
-    (void)client;
-    return false;
 }
 
 static void give_up(struct client *client) {
@@ -67,6 +52,6 @@ bool pause_holds(struct client *client, const struct command *command) {
     if (pause_holds_writes(server))
         holds |= (upcalls.transaction_flags(client, command) & (COMMAND_WRITE | COMMAND_MAY_REPLICATE)) != 0;
     if (!holds || client->deny_blocking) return false;
-    client_block(client, &server->pause.waiting, CLOCK_NEVER, never_sooner, give_up);
+    client_block(client, &server->pause.waiting, CLOCK_NEVER, NULL, give_up);
     return true;
 }

@@ -139,7 +139,8 @@ static void resume(struct client *client) {
 }
 
 bool client_retry(struct client *client) {
-    assert(client->blocked && client->retry);
+    assert(client->blocked);
+    if (!client->retry) return false;
     const struct wait_queue *queue = client->queue;
     struct server *server = client->server;
     uint64_t changes = server->store->changes;
@@ -199,6 +200,18 @@ void wait_queue_rotate(struct wait_queue *queue, struct client *client) {
     client->wait_next = NULL;
     queue->tail->wait_next = client;
     queue->tail = client;
+}
+
+void wait_queue_run_held(struct server *server, struct wait_queue *queue, bool (*must_stay)(const struct client *)) {
+    for (uint32_t left = queue->length; left > 0 && queue->head && !server->exclusive.on; left--) {
+        struct client *client = queue->head;
+        if (must_stay && must_stay(client)) {
+            wait_queue_rotate(queue, client);
+            continue;
+        }
+        client_unblock(client);
+        client_resume_request(client);
+    }
 }
 
 /* Those that were tried go behind those that were not. Who comes meanwhile was tried by its command. False: the time is over

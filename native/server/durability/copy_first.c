@@ -37,11 +37,6 @@ static bool must_wait(const struct client *client) {
            transaction_has(client, client->command, changes_uncopied, NULL);
 }
 
-static bool never_sooner(struct client *client) {
-    (void)client;
-    return false;
-}
-
 static void give_up(struct client *client) {
     reply_error(client,
                 "ERR the server is stopping; the command was waiting for a snapshot to copy its key, and was not run");
@@ -51,7 +46,7 @@ bool durability_holds(struct client *client) {
     struct server *server = client->server;
     server->copying = store_cut_hands_out(cut_of(server));
     if (client->deny_blocking || !client->connection || !must_wait(client)) return false;
-    client_block(client, &server->durability->copying, CLOCK_NEVER, never_sooner, give_up);
+    client_block(client, &server->durability->copying, CLOCK_NEVER, NULL, give_up);
     return true;
 }
 
@@ -60,15 +55,6 @@ bool copy_first_is_waiting(const struct client *client) {
 }
 
 void copy_first_step(struct server *server) {
-    struct wait_queue *waiting = &server->durability->copying;
     server->copying = store_cut_hands_out(cut_of(server));
-    for (uint32_t left = waiting->length; left > 0 && waiting->head && !server->exclusive.on; left--) {
-        struct client *client = waiting->head;
-        if (must_wait(client)) {
-            wait_queue_rotate(waiting, client);
-            continue;
-        }
-        client_unblock(client);
-        client_resume_request(client);
-    }
+    wait_queue_run_held(server, &server->durability->copying, must_wait);
 }

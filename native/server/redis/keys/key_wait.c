@@ -240,10 +240,7 @@ void key_waits_free(struct server *server) {
         queue->ready = false;
         free_if_unused(waits, queue);
     }
-    for (unsigned d = 0; d < STORE_DATABASES; d++) {
-        size_t steps = SIZE_MAX;
-        dict_release(&waits->keys[d], &steps, NULL, NULL);
-    }
+    for (unsigned d = 0; d < STORE_DATABASES; d++) dict_clear(&waits->keys[d], NULL, NULL);
     memory_free(waits);
     server->redis->key_waits = NULL;
 }

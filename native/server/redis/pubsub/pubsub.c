@@ -17,18 +17,8 @@ struct pubsub *pubsub_new(void) {
     return pubsub;
 }
 
-static void drop_nothing(void *context, void *value) {
-    (void)context;
-    (void)value;
-}
-
-static void release(struct dict *dict) {
-    size_t steps = SIZE_MAX;
-    dict_release(dict, &steps, drop_nothing, NULL);
-}
-
 void pubsub_free(struct pubsub *pubsub) {
-    for (int kind = 0; pubsub && kind < PUBSUB_KINDS; kind++) release(&pubsub->topics[kind]);
+    for (int kind = 0; pubsub && kind < PUBSUB_KINDS; kind++) dict_clear(&pubsub->topics[kind], NULL, NULL);
     memory_free(pubsub);
 }
 
@@ -134,7 +124,7 @@ void pubsub_client_gone(struct client *client) {
             topic_drop_if_unused(&client->server->redis->pubsub->topics[kind], subscription->topic);
             memory_free(subscription);
         }
-        release(&own->subscriptions[kind]);
+        dict_clear(&own->subscriptions[kind], NULL, NULL);
     }
     memory_free(own);
     client->pubsub = NULL;

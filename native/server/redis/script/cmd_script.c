@@ -50,8 +50,7 @@ static void drop_script(void *context, void *value) {
 }
 
 static void forget_all(struct scripts *scripts) {
-    size_t steps = SIZE_MAX;
-    dict_release(&scripts->cache, &steps, drop_script, NULL);
+    dict_clear(&scripts->cache, drop_script, NULL);
     scripts->oldest = scripts->newest = NULL;
     scripts->evaluated = 0;
     script_state_close(&scripts->engine);

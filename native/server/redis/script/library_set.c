@@ -123,8 +123,6 @@ void library_set_clear(struct library_set *set, struct script_engine *engine) {
         library_set_remove(set, library);
         library_free(engine, library);
     }
-    size_t steps = SIZE_MAX;
-    dict_release(&set->libraries, &steps, NULL, NULL);
-    steps = SIZE_MAX;
-    dict_release(&set->functions, &steps, NULL, NULL);
+    dict_clear(&set->libraries, NULL, NULL);
+    dict_clear(&set->functions, NULL, NULL);
 }

@@ -41,11 +41,6 @@ static void drop_readers(void *context, void *value) {
     memory_free(value);
 }
 
-static void release(struct dict *dict) {
-    size_t steps = SIZE_MAX;
-    dict_release(dict, &steps, drop_readers, NULL);
-}
-
 static void forget_changed(struct tracking *tracking) {
     while (tracking->first_changed) {
         struct readers *readers = tracking->first_changed;
@@ -60,10 +55,10 @@ static void forget_changed(struct tracking *tracking) {
 void tracking_free(struct tracking *tracking) {
     if (!tracking) return;
     forget_changed(tracking);
-    release(&tracking->keys);
-    release(&tracking->leaving);
-    release(&tracking->trackers);
-    release(&tracking->prefixes);
+    dict_clear(&tracking->keys, drop_readers, NULL);
+    dict_clear(&tracking->leaving, drop_readers, NULL);
+    dict_clear(&tracking->trackers, drop_readers, NULL);
+    dict_clear(&tracking->prefixes, drop_readers, NULL);
     memory_free(tracking);
 }
 
@@ -116,7 +111,7 @@ bool tracking_begin(struct client *client, const struct tracking_wish *wish) {
 static void forget_all(struct tracking *tracking) {
     forget_changed(tracking);
     if (dict_count(&tracking->keys) == 0) return;
-    release(&tracking->leaving);
+    dict_clear(&tracking->leaving, drop_readers, NULL);
     tracking->leaving = tracking->keys;
     dict_init(&tracking->keys);
     tracking->items = 0;

@@ -10,16 +10,6 @@
 
 #define KEYS_IN_MESSAGE 1024
 
-static void drop_nothing(void *context, void *value) {
-    (void)context;
-    (void)value;
-}
-
-static void forget_changed(struct tracking_prefix *prefix) {
-    size_t steps = SIZE_MAX;
-    dict_release(&prefix->changed, &steps, drop_nothing, NULL);
-}
-
 /* ---- who is told of what ----------------------------------------------------------------------------------------------- */
 
 static struct tracking_prefix *find(struct tracking *tracking, const struct resp_argument *name) {
@@ -42,7 +32,7 @@ static struct tracking_prefix *make(struct tracking *tracking, const struct resp
 
 static void drop_if_unused(struct tracking *tracking, struct tracking_prefix *prefix) {
     if (prefix->head) return;
-    forget_changed(prefix);
+    dict_clear(&prefix->changed, NULL, NULL);
     dict_unlink(&tracking->prefixes, prefix->entry);
     dict_entry_free(prefix->entry);
     memory_free(prefix);
@@ -87,7 +77,7 @@ void tracking_prefixes_leave(struct tracking *tracking, struct tracker *tracker)
 /* ---- what changes ------------------------------------------------------------------------------------------------------ */
 
 static void tell_everything(struct tracking *tracking, struct tracking_prefix *prefix) {
-    forget_changed(prefix);
+    dict_clear(&prefix->changed, NULL, NULL);
     for (struct tracking_membership *member = prefix->head; member; member = member->next)
         tracking_tell_all_changed(tracking, member->tracker);
 }

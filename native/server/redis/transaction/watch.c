@@ -125,10 +125,8 @@ void watch_will_flush(struct server *server, unsigned database) {
 
 void watch_free(struct server *server) {
     assert(!server->redis->watched_keys || server->redis->watched_keys->count == 0);
-    for (unsigned database = 0; server->redis->watched_keys && database < STORE_DATABASES; database++) {
-        size_t steps = SIZE_MAX;
-        dict_release(&server->redis->watched_keys->databases[database], &steps, NULL, NULL);
-    }
+    for (unsigned database = 0; server->redis->watched_keys && database < STORE_DATABASES; database++)
+        dict_clear(&server->redis->watched_keys->databases[database], NULL, NULL);
     memory_free(server->redis->watched_keys);
     server->redis->watched_keys = NULL;
 }
