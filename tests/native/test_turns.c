@@ -1,5 +1,6 @@
 /* Tests that no turn of the loop lasts longer than a millisecond, by a clock that counts work. */
 #include "counted_work.h"
+#include "server/redis/pubsub/pubsub.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/replay_subsystem.h"
 #include "store/store.h"
@@ -210,7 +211,33 @@ static void long_replies_of_scripts_are_made_in_short_turns(const char *script, 
     close_server();
 }
 
+#define CHANNELS 20000
+
+static void a_client_unsubscribes_from_many_channels_in_short_turns(void) {
+    char line[64];
+    open_server(false, NULL);
+    struct memory_peer *subscriber = connect_peer(), *other = connect_peer();
+    for (int i = 0; i < CHANNELS; i++) {
+        sprintf(line, "SUBSCRIBE channel:%d\r\n", i);
+        say(subscriber, line);
+        if (i % 64 == 0) settle();
+    }
+    settle();
+    memory_peer_forget_received(subscriber);
+    say(subscriber, "UNSUBSCRIBE\r\nECHO over\r\n");
+    for (int i = 0; i < 3; i++) {
+        server_step(server);
+        transport->operations->poll(transport, 0);
+    }
+    CHECK(pubsub_topics(server, PUBSUB_CHANNEL) > 0 && pubsub_topics(server, PUBSUB_CHANNEL) < CHANNELS);
+    settle_in_short_turns(6);
+    CHECK(has_received(subscriber, "$13\r\nchannel:19999\r\n:0\r\n$4\r\nover\r\n"));
+    CHECK(answers(other, "PUBSUB NUMSUB channel:0\r\nPUBSUB CHANNELS\r\n", "*2\r\n$9\r\nchannel:0\r\n:0\r\n*0\r\n"));
+    close_server();
+}
+
 int main(void) {
+    a_client_unsubscribes_from_many_channels_in_short_turns();
     a_million_items_are_added_changed_drawn_read_and_deleted_in_short_turns();
     many_steps_are_appended_seen_and_shown_in_short_turns();
     a_dropped_table_lets_go_of_shared_steps_in_short_turns_and_may_be_created_at_once();

@@ -2,10 +2,13 @@
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/server.h"
+#include "server/core/slices.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/pubsub/pubsub.h"
 #include "server/redis/redis_rows.h"
 #include "server/redis/redis_subsystem.h"
+
+#define UNSUBSCRIBED_AT_ONCE 64
 
 static const struct {
     const char *subscribed, *unsubscribed;
@@ -52,26 +55,56 @@ static void subscribe(struct client *client, enum pubsub_kind kind) {
     }
 }
 
-static void unsubscribe_all(struct client *client, enum pubsub_kind kind) {
-    if (pubsub_count(client, kind) == 0) tell(client, words[kind].unsubscribed, NULL, 0, shown_count(client, kind));
-    while (pubsub_count(client, kind) > 0) {
-        struct dict_position position = {0};
-        const struct dict_entry *entry = dict_next(&client->pubsub->subscriptions[kind], &position);
-        tell(client, words[kind].unsubscribed, entry->key, entry->key_length, shown_count(client, kind) - 1);
-        pubsub_unsubscribe(client, kind, entry->key, entry->key_length);
+/* With RESP2 a client without subscriptions may send any command again. */
+static void end_if_none(struct client *client) {
+    uint64_t left = 0;
+    for (int each = 0; each < PUBSUB_KINDS; each++) left += pubsub_count(client, each);
+    if (left == 0 && client->pubsub) client->pubsub->is_subscriber = false;
+}
+
+/* True: it is over. The client can be closed for having too much output. */
+static bool unsubscribe_some(struct client *client) {
+    enum pubsub_kind kind = client->pubsub->leaving;
+    for (int i = 0; i < UNSUBSCRIBED_AT_ONCE && !client->closing; i++) {
+        struct dict_entry *entry = pubsub_unsubscribe_oldest(client, kind);
+        if (!entry) {
+            end_if_none(client);
+            return true;
+        }
+        tell(client, words[kind].unsubscribed, entry->key, entry->key_length, shown_count(client, kind));
+        dict_entry_free(entry);
     }
+    return client->closing;
+}
+
+static bool go_on(struct client *client) {
+    do {
+        if (unsubscribe_some(client)) return true;
+    } while (slices_have_time(client));
+    return false;
+}
+
+static void unsubscribe_all(struct client *client, enum pubsub_kind kind) {
+    if (pubsub_count(client, kind) == 0) {
+        tell(client, words[kind].unsubscribed, NULL, 0, shown_count(client, kind));
+        end_if_none(client);
+        return;
+    }
+    client->pubsub->leaving = kind;
+    if (!unsubscribe_some(client)) slices_run(client, go_on);
 }
 
 static void unsubscribe(struct client *client, enum pubsub_kind kind) {
-    if (client->argc == 1) unsubscribe_all(client, kind);
+    if (client->argc == 1) {
+        unsubscribe_all(client, kind);
+        return;
+    }
     for (uint32_t i = 1; i < client->argc; i++) {
         const struct resp_argument *name = &client->argv[i];
         pubsub_unsubscribe(client, kind, name->data, name->length);
         tell(client, words[kind].unsubscribed, name->data, name->length, shown_count(client, kind));
     }
-    uint64_t left = 0;
-    for (int each = 0; each < PUBSUB_KINDS; each++) left += pubsub_count(client, each);
-    if (left == 0 && client->pubsub) client->pubsub->is_subscriber = false;
+    end_if_none(client);
 }
 
 static void subscribe_command(struct client *client) {

@@ -50,15 +50,19 @@ static void topic_drop_if_unused(struct dict *topics, struct pubsub_topic *topic
     memory_free(topic);
 }
 
-static void join(struct pubsub_topic *topic, struct pubsub_subscription *subscription) {
+static void join(struct pubsub_topic *topic, struct pubsub_subscription *subscription, enum pubsub_kind kind) {
+    struct client_pubsub *own = subscription->client->pubsub;
     subscription->topic = topic;
     LIST_APPEND(topic->head, topic->tail, subscription, next, previous);
+    LIST_APPEND(own->lists[kind].head, own->lists[kind].tail, subscription, own_next, own_previous);
     topic->subscribers++;
 }
 
-static void leave(struct pubsub_subscription *subscription) {
+static void leave(struct pubsub_subscription *subscription, enum pubsub_kind kind) {
     struct pubsub_topic *topic = subscription->topic;
+    struct client_pubsub *own = subscription->client->pubsub;
     LIST_REMOVE(topic->head, topic->tail, subscription, next, previous);
+    LIST_REMOVE(own->lists[kind].head, own->lists[kind].tail, subscription, own_next, own_previous);
     topic->subscribers--;
 }
 
@@ -91,9 +95,21 @@ bool pubsub_subscribe(struct client *client, enum pubsub_kind kind, const void *
     }
     if (count_all(client) == 1) client->server->redis->pubsub->clients++;
     entry->value = subscription;
+    subscription->entry = entry;
     subscription->client = client;
-    join(topic, subscription);
+    join(topic, subscription, kind);
     return true;
+}
+
+static struct dict_entry *end(struct pubsub_subscription *subscription, enum pubsub_kind kind) {
+    struct client *client = subscription->client;
+    struct dict_entry *entry = subscription->entry;
+    leave(subscription, kind);
+    topic_drop_if_unused(&client->server->redis->pubsub->topics[kind], subscription->topic);
+    dict_unlink(&client->pubsub->subscriptions[kind], entry);
+    memory_free(subscription);
+    if (count_all(client) == 0) client->server->redis->pubsub->clients--;
+    return entry;
 }
 
 bool pubsub_unsubscribe(struct client *client, enum pubsub_kind kind, const void *name, size_t length) {
@@ -101,32 +117,22 @@ bool pubsub_unsubscribe(struct client *client, enum pubsub_kind kind, const void
     struct dict *own = &client->pubsub->subscriptions[kind];
     struct dict_entry *entry = dict_find(own, dict_hash(name, length), name, length);
     if (!entry) return false;
-    struct pubsub_subscription *subscription = entry->value;
-    leave(subscription);
-    topic_drop_if_unused(&client->server->redis->pubsub->topics[kind], subscription->topic);
-    dict_unlink(own, entry);
-    dict_entry_free(entry);
-    memory_free(subscription);
-    if (count_all(client) == 0) client->server->redis->pubsub->clients--;
+    dict_entry_free(end(entry->value, kind));
     return true;
 }
 
+struct dict_entry *pubsub_unsubscribe_oldest(struct client *client, enum pubsub_kind kind) {
+    struct pubsub_subscription *oldest = client->pubsub ? client->pubsub->lists[kind].head : NULL;
+    return oldest ? end(oldest, kind) : NULL;
+}
+
 void pubsub_client_gone(struct client *client) {
-    struct client_pubsub *own = client->pubsub;
-    if (!own) return;
-    if (count_all(client) > 0) client->server->redis->pubsub->clients--;
-    for (int kind = 0; kind < PUBSUB_KINDS; kind++) {
-        struct dict_position position = {0};
-        struct dict_entry *entry;
-        while ((entry = dict_next(&own->subscriptions[kind], &position))) {
-            struct pubsub_subscription *subscription = entry->value;
-            leave(subscription);
-            topic_drop_if_unused(&client->server->redis->pubsub->topics[kind], subscription->topic);
-            memory_free(subscription);
-        }
-        dict_clear(&own->subscriptions[kind], NULL, NULL);
+    struct dict_entry *entry;
+    for (int kind = 0; client->pubsub && kind < PUBSUB_KINDS; kind++) {
+        while ((entry = pubsub_unsubscribe_oldest(client, kind))) dict_entry_free(entry);
+        dict_clear(&client->pubsub->subscriptions[kind], NULL, NULL);
     }
-    memory_free(own);
+    memory_free(client->pubsub);
     client->pubsub = NULL;
 }
 

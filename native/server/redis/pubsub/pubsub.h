@@ -24,7 +24,9 @@ struct pubsub_topic {
 struct pubsub_subscription {
     struct client *client;
     struct pubsub_topic *topic;
+    struct dict_entry *entry; /* of the client's, its name */
     struct pubsub_subscription *next, *previous; /* of the topic */
+    struct pubsub_subscription *own_next, *own_previous; /* of the client */
 };
 
 /* The server's. */
@@ -36,6 +38,10 @@ struct pubsub {
 /* A client's; made with its first subscription. */
 struct client_pubsub {
     struct dict subscriptions[PUBSUB_KINDS]; /* of struct pubsub_subscription */
+    struct {
+        struct pubsub_subscription *head, *tail;
+    } lists[PUBSUB_KINDS]; /* the same, in the order they came */
+    enum pubsub_kind leaving; /* all of this kind: UNSUBSCRIBE without arguments is being served */
     bool is_subscriber; /* has subscribed and not yet unsubscribed from everything */
 };
 
@@ -51,6 +57,8 @@ void pubsub_free(struct pubsub *pubsub); /* after all clients */
 /* Subscribes, or ends a subscription, if the client has not done so yet. False: memory is exhausted. */
 bool pubsub_subscribe(struct client *client, enum pubsub_kind kind, const void *name, size_t length);
 bool pubsub_unsubscribe(struct client *client, enum pubsub_kind kind, const void *name, size_t length);
+/* Ends the oldest one of that kind. Its name, which the caller frees by dict_entry_free; NULL: there is none. */
+struct dict_entry *pubsub_unsubscribe_oldest(struct client *client, enum pubsub_kind kind);
 /* Ends all of the client's subscriptions without telling it. */
 void pubsub_client_gone(struct client *client);
 
