@@ -3,6 +3,7 @@
 #include "server/redis/pubsub/pubsub.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/replay_subsystem.h"
+#include "server/replay/weights_registry.h"
 #include "store/store.h"
 
 #define KEYS 60000
@@ -236,7 +237,82 @@ static void a_client_unsubscribes_from_many_channels_in_short_turns(void) {
     close_server();
 }
 
+/* A command, its first arguments, and so many names. */
+static void send_names(struct memory_peer *peer, const char *command, const char *key, int count) {
+    char name[32];
+    send_arguments(peer, 1 + (key != NULL) + count);
+    send_word(peer, command);
+    if (key) send_word(peer, key);
+    for (int i = 1; i <= count; i++) {
+        sprintf(name, "%d", i);
+        send_word(peer, name);
+    }
+    settle();
+}
+
+static void requests_that_name_more_than_there_can_be_are_refused(void) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer();
+    CHECK(answers(peer, "WEIGHTS.PUBLISH 1 * blob\r\n", ":1\r\n"));
+    CHECK(answers(peer, "GRAD.PUSH g 1 1 float32 abcd\r\n", ":1\r\n"));
+    send_names(peer, "WEIGHTS.DEL", NULL, 4097);
+    CHECK(received(peer, "-LIMIT expected at most 4096 keys of weights in one request, got 4097\r\n"));
+    send_names(peer, "GRAD.DROP", "g", 1025);
+    CHECK(received(peer, "-LIMIT expected at most 1024 names in one request, got 1025\r\n"));
+    send_names(peer, "GRAD.STATE", "g", 5121);
+    CHECK(received(peer, "-LIMIT expected at most 5120 names in one request, got 5121\r\n"));
+    send_names(peer, "GRAD.DEL", NULL, 257);
+    CHECK(received(peer, "-LIMIT expected at most 256 keys of gradients in one request, got 257\r\n"));
+    send_names(peer, "REPLAY.RELEASE", NULL, 65);
+    CHECK(received(peer, "-LIMIT expected at most 64 leases in one request, got 65\r\n"));
+    CHECK(answers(peer, "WEIGHTS.LIST\r\nGRAD.STATE g 1\r\n", "*1\r\n$1\r\n1\r\n*1\r\n$7\r\nwaiting\r\n"));
+
+    send_names(peer, "GRAD.STATE", "g", 5120);
+    CHECK(received_prefix(peer, "*5120\r\n$7\r\nwaiting\r\n$-1\r\n"));
+    send_names(peer, "REPLAY.RELEASE", NULL, 64);
+    CHECK(received(peer, ":0\r\n"));
+    send_names(peer, "GRAD.DROP", "g", 1024);
+    CHECK(received(peer, ":1\r\n"));
+    send_names(peer, "GRAD.DEL", NULL, 256);
+    CHECK(received(peer, ":0\r\n"));
+    send_names(peer, "WEIGHTS.DEL", NULL, 4096);
+    CHECK(received(peer, ":1\r\n"));
+    close_server();
+}
+
+static void a_key_of_weights_is_found_among_few_and_keys_keep_their_order(void) {
+    char line[64], key[16];
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer();
+    const struct weights_registry *registry = server->replay->weights;
+    for (uint32_t i = 0; i < WEIGHTS_MAX_KEYS; i++) {
+        sprintf(line, "WEIGHTS.PUBLISH %u * blob\r\n", i);
+        CHECK(answers(peer, line, ":1\r\n"));
+    }
+    for (uint32_t bucket = 0; bucket < WEIGHTS_BUCKETS; bucket++) {
+        uint32_t length = 0;
+        for (const struct weights_entry *entry = registry->buckets[bucket]; entry; entry = entry->chain) length++;
+        CHECK(length <= 32);
+    }
+    for (uint32_t i = 0; i < WEIGHTS_MAX_KEYS; i++) {
+        if (i % 3 == 1) continue;
+        sprintf(line, "WEIGHTS.DEL %u\r\n", i);
+        CHECK(answers(peer, line, ":1\r\n"));
+    }
+    CHECK(answers(peer, "WEIGHTS.PUBLISH 0 7 blob\r\n", ":7\r\n"));
+    const struct weights_entry *entry = registry->entries;
+    for (uint32_t i = 1; i < WEIGHTS_MAX_KEYS; i += 3, entry = entry->next) {
+        int length = sprintf(key, "%u", i);
+        CHECK(entry->key_length == (size_t)length && memcmp(entry->key, key, (size_t)length) == 0);
+    }
+    CHECK(entry == registry->newest && entry->version == 7 && registry->count == (WEIGHTS_MAX_KEYS + 1) / 3 + 1);
+    CHECK(answers(peer, "WEIGHTS.GET 4\r\n", "*2\r\n:1\r\n$4\r\nblob\r\n"));
+    close_server();
+}
+
 int main(void) {
+    requests_that_name_more_than_there_can_be_are_refused();
+    a_key_of_weights_is_found_among_few_and_keys_keep_their_order();
     a_client_unsubscribes_from_many_channels_in_short_turns();
     a_million_items_are_added_changed_drawn_read_and_deleted_in_short_turns();
     many_steps_are_appended_seen_and_shown_in_short_turns();

@@ -7,6 +7,7 @@
 #include "server/core/server.h"
 #include "server/core/upcalls.h"
 #include "server/replay/gradients_registry.h"
+#include "server/replay/replay_arguments.h"
 #include "server/replay/replay_rows.h"
 #include "server/replay/replay_subsystem.h"
 #include "server/replay/weights_registry.h"
@@ -235,6 +236,7 @@ static void publish_command(struct client *client) {
 static void drop_command(struct client *client) {
     struct gradient_queue *queue = queue_of(client, &client->argv[1]);
     int64_t dropped = 0;
+    if (!names_within_or_reply(client, 2, GRADIENT_MOST_WAITING, "names")) return;
     for (uint32_t i = 2; i < client->argc; i++) {
         struct gradient *gradient = find(queue, &client->argv[i]);
         if (!gradient || gradient->state != GRADIENT_WAITING) continue;
@@ -248,6 +250,7 @@ static void drop_command(struct client *client) {
 static void state_command(struct client *client) {
     static const char *const states[] = {NULL, "waiting", "applied", "dropped"};
     const struct gradient_queue *queue = queue_of(client, &client->argv[1]);
+    if (!names_within_or_reply(client, 2, GRADIENT_MOST_WAITING + GRADIENT_MOST_REMEMBERED, "names")) return;
     reply_array(client, client->argc - 2);
     for (uint32_t i = 2; i < client->argc; i++) {
         const struct gradient *gradient = find(queue, &client->argv[i]);
@@ -260,6 +263,7 @@ static void state_command(struct client *client) {
 
 static void del_command(struct client *client) {
     int64_t removed = 0;
+    if (!names_within_or_reply(client, 1, GRADIENTS_MAX_KEYS, "keys of gradients")) return;
     for (uint32_t i = 1; i < client->argc; i++)
         removed +=
             gradients_registry_remove(client->server->replay->gradients, client->argv[i].data, client->argv[i].length);

@@ -5,6 +5,7 @@
 #include "server/core/command_table.h"
 #include "server/core/secret_arguments.h"
 #include "server/core/server.h"
+#include "server/replay/replay_arguments.h"
 #include "server/replay/replay_rows.h"
 #include "server/replay/replay_subsystem.h"
 #include "server/replay/shared_memory.h"
@@ -74,6 +75,7 @@ static void prove_command(struct client *client) {
 /* REPLAY.RELEASE lease … */
 static void release_command(struct client *client) {
     int64_t number, released = 0;
+    if (!names_within_or_reply(client, 1, SHARE_LEASES, "leases")) return;
     for (uint32_t i = 1; i < client->argc; i++) {
         if (!argument_int64(&client->argv[i], &number) || number < 1) {
             reply_error(client, "ERR expected the numbers of leases, integers of at least 1; none was given back");

@@ -7,6 +7,7 @@
 #include "server/core/command_table.h"
 #include "server/core/server.h"
 #include "server/core/upcalls.h"
+#include "server/replay/replay_arguments.h"
 #include "server/replay/replay_rows.h"
 #include "server/replay/replay_subsystem.h"
 #include "server/replay/weights_registry.h"
@@ -15,7 +16,7 @@
 /* The version to publish as; -1 with `error` set. */
 static int64_t version_of(struct client *client, struct error *error) {
     struct weights_registry *registry = client->server->replay->weights;
-    const struct weights_entry *entry = *weights_registry_find(registry, &client->argv[1]);
+    const struct weights_entry *entry = weights_registry_find(registry, &client->argv[1]);
     int64_t current = entry ? entry->version : -1, version;
     if (argument_is(&client->argv[2], "*")) {
         if (current == INT64_MAX)
@@ -30,7 +31,7 @@ static int64_t version_of(struct client *client, struct error *error) {
 /* Whether these very weights are the published ones: then a request whose answer was lost has come again. Comparing is
  * one pass over a blob that has just been received. */
 static bool is_published(const struct client *client) {
-    const struct weights_entry *entry = *weights_registry_find(client->server->replay->weights, &client->argv[1]);
+    const struct weights_entry *entry = weights_registry_find(client->server->replay->weights, &client->argv[1]);
     const struct resp_argument *blob = &client->argv[3];
     int64_t version;
     return entry && argument_int64(&client->argv[2], &version) && version == entry->version &&
@@ -41,7 +42,7 @@ static void publish_command(struct client *client) {
     struct weights_registry *registry = client->server->replay->weights;
     struct weights_staged staged;
     if (is_published(client)) {
-        reply_integer(client, (*weights_registry_find(registry, &client->argv[1]))->version);
+        reply_integer(client, weights_registry_find(registry, &client->argv[1])->version);
         return;
     }
     struct error error;
@@ -66,7 +67,7 @@ static void get_command(struct client *client) {
         reply_syntax_error(client);
         return;
     }
-    const struct weights_entry *entry = *weights_registry_find(client->server->replay->weights, &client->argv[1]);
+    const struct weights_entry *entry = weights_registry_find(client->server->replay->weights, &client->argv[1]);
     if (!entry || entry->version <= newer_than) {
         reply_null_array(client);
         return;
@@ -90,7 +91,7 @@ static void list_command(struct client *client) {
 
 /* Of weights that are not there: version and age -1. */
 static void info_command(struct client *client) {
-    const struct weights_entry *entry = *weights_registry_find(client->server->replay->weights, &client->argv[1]);
+    const struct weights_entry *entry = weights_registry_find(client->server->replay->weights, &client->argv[1]);
     uint64_t now = clock_monotonic_us();
     const struct {
         const char *name;
@@ -110,6 +111,7 @@ static void info_command(struct client *client) {
 
 static void del_command(struct client *client) {
     int64_t removed = 0;
+    if (!names_within_or_reply(client, 1, WEIGHTS_MAX_KEYS, "keys of weights")) return;
     for (uint32_t i = 1; i < client->argc; i++)
         removed += weights_registry_remove(client->server->replay->weights, &client->argv[i]);
     client->server->store->changes += (uint64_t)removed;

@@ -77,6 +77,13 @@ int replay_parse_ids(const struct resp_argument *argument, uint32_t *n, struct e
     return 0;
 }
 
+bool names_within_or_reply(struct client *client, uint32_t first, uint32_t most, const char *what) {
+    uint32_t count = client->argc - first;
+    if (count <= most || client->server->loading || client->is_primary) return true;
+    reply_error(client, "LIMIT expected at most %" PRIu32 " %s in one request, got %" PRIu32, most, what, count);
+    return false;
+}
+
 void replay_describe_shape(const struct column *column, struct text *text) {
     char dtype[COLUMN_DTYPE_ROOM];
     text_append(text, "%s [", column_dtype(column, dtype));

@@ -1,12 +1,15 @@
-/* weights_registry: a list of entries, since keys are few: one or two for each job. */
+/* weights_registry: a list of entries in the order they were made, which files and metrics walk, and chains by hash, by
+ * which a key is found. */
 #include "server/replay/weights_registry.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/list.h"
 #include "base/memory.h"
 #include "server/core/command.h"
+#include "store/dict.h"
 
 struct weights_registry *weights_registry_new(void) {
     return memory_calloc(1, sizeof(struct weights_registry));
@@ -17,13 +20,21 @@ static void free_entry(struct weights_entry *entry) {
     memory_free(entry);
 }
 
+static struct weights_entry **bucket_of(struct weights_registry *registry, const void *key, size_t length) {
+    return &registry->buckets[dict_hash(key, length) % WEIGHTS_BUCKETS];
+}
+
+static void take_out(struct weights_registry *registry, struct weights_entry *entry) {
+    struct weights_entry **link = bucket_of(registry, entry->key, entry->key_length);
+    while (*link != entry) link = &(*link)->chain;
+    *link = entry->chain;
+    LIST_REMOVE(registry->entries, registry->newest, entry, next, previous);
+    registry->count--;
+    free_entry(entry);
+}
+
 void weights_registry_clear(struct weights_registry *registry) {
-    while (registry->entries) {
-        struct weights_entry *next = registry->entries->next;
-        free_entry(registry->entries);
-        registry->entries = next;
-    }
-    registry->count = 0;
+    while (registry->entries) take_out(registry, registry->entries);
 }
 
 void weights_registry_free(struct weights_registry *registry) {
@@ -31,11 +42,11 @@ void weights_registry_free(struct weights_registry *registry) {
     memory_free(registry);
 }
 
-struct weights_entry **weights_registry_find(struct weights_registry *registry, const struct resp_argument *key) {
-    struct weights_entry **link = &registry->entries;
-    while (*link && ((*link)->key_length != key->length || memcmp((*link)->key, key->data, key->length) != 0))
-        link = &(*link)->next;
-    return link;
+struct weights_entry *weights_registry_find(const struct weights_registry *registry, const struct resp_argument *key) {
+    struct weights_entry *entry = registry->buckets[dict_hash(key->data, key->length) % WEIGHTS_BUCKETS];
+    while (entry && (entry->key_length != key->length || memcmp(entry->key, key->data, key->length) != 0))
+        entry = entry->chain;
+    return entry;
 }
 
 static struct weights_entry *entry_new(const struct resp_argument *key) {
@@ -48,9 +59,10 @@ static struct weights_entry *entry_new(const struct resp_argument *key) {
 }
 
 static void enter(struct weights_registry *registry, struct weights_entry *entry) {
-    struct weights_entry **link = &registry->entries;
-    while (*link) link = &(*link)->next;
-    *link = entry;
+    struct weights_entry **bucket = bucket_of(registry, entry->key, entry->key_length);
+    entry->chain = *bucket;
+    *bucket = entry;
+    LIST_APPEND(registry->entries, registry->newest, entry, next, previous);
     entry->sequence = ++registry->entered;
     registry->count++;
 }
@@ -58,7 +70,7 @@ static void enter(struct weights_registry *registry, struct weights_entry *entry
 bool weights_registry_adopt(struct weights_registry *registry, const void *key, size_t length, int64_t version,
                             struct blob *blob) {
     struct resp_argument name = {.data = (uint8_t *)(uintptr_t)key, .length = length};
-    struct weights_entry *found = *weights_registry_find(registry, &name), *entry = found ? found : entry_new(&name);
+    struct weights_entry *found = weights_registry_find(registry, &name), *entry = found ? found : entry_new(&name);
     if (!entry) return false;
     if (!found) enter(registry, entry);
     blob_retain(blob);
@@ -70,19 +82,16 @@ bool weights_registry_adopt(struct weights_registry *registry, const void *key, 
 }
 
 bool weights_registry_remove(struct weights_registry *registry, const struct resp_argument *key) {
-    struct weights_entry **link = weights_registry_find(registry, key), *entry = *link;
-    if (!entry) return false;
-    *link = entry->next;
-    registry->count--;
-    free_entry(entry);
-    return true;
+    struct weights_entry *entry = weights_registry_find(registry, key);
+    if (entry) take_out(registry, entry);
+    return entry;
 }
 
 /* ---- publishing ----------------------------------------------------------------------------------------------------- */
 
 int weights_check_version(struct weights_registry *registry, const struct resp_argument *key, int64_t version,
                           struct error *error) {
-    const struct weights_entry *entry = *weights_registry_find(registry, key);
+    const struct weights_entry *entry = weights_registry_find(registry, key);
     if (!entry || version > entry->version) return 0;
     return error_set(error, ERROR_STALEVERSION, "expected a version above %" PRId64 ", the current one, got %" PRId64,
                      entry->version, version);
@@ -93,7 +102,7 @@ int weights_stage(struct weights_registry *registry, const struct resp_argument 
     if (key->length < 1 || key->length > WEIGHTS_MAX_KEY_BYTES)
         return error_set(error, ERROR_LIMIT, "expected a key of 1 to %u bytes, got %zu", WEIGHTS_MAX_KEY_BYTES,
                          key->length);
-    struct weights_entry *found = *weights_registry_find(registry, key);
+    struct weights_entry *found = weights_registry_find(registry, key);
     if (!found && registry->count + more >= WEIGHTS_MAX_KEYS)
         return error_set(error, ERROR_LIMIT,
                          "there are %u keys of weights, the most a server holds; WEIGHTS.DEL removes one",

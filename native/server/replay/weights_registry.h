@@ -12,9 +12,11 @@
 
 #define WEIGHTS_MAX_KEYS 4096u
 #define WEIGHTS_MAX_KEY_BYTES 255u
+#define WEIGHTS_BUCKETS 1024u
 
 struct weights_entry {
-    struct weights_entry *next;
+    struct weights_entry *next, *previous; /* of all */
+    struct weights_entry *chain;           /* of keys that share a bucket */
     uint64_t sequence; /* 1 for the first entry ever made, one more for each that followed */
     struct blob *blob;
     int64_t version;
@@ -24,7 +26,8 @@ struct weights_entry {
 };
 
 struct weights_registry {
-    struct weights_entry *entries;
+    struct weights_entry *entries, *newest; /* in the order they were made */
+    struct weights_entry *buckets[WEIGHTS_BUCKETS];
     uint32_t count;
     uint64_t entered; /* entries that there have ever been */
 };
@@ -34,8 +37,8 @@ void weights_registry_free(struct weights_registry *registry);
 /* Puts in weights that were read from a file; takes its own reference. False: memory is exhausted. */
 bool weights_registry_adopt(struct weights_registry *registry, const void *key, size_t length, int64_t version,
                             struct blob *blob);
-/* The link that points to the key's entry, or the last link. */
-struct weights_entry **weights_registry_find(struct weights_registry *registry, const struct resp_argument *key);
+/* NULL: there is no such key. */
+struct weights_entry *weights_registry_find(const struct weights_registry *registry, const struct resp_argument *key);
 void weights_registry_clear(struct weights_registry *registry);
 bool weights_registry_remove(struct weights_registry *registry, const struct resp_argument *key);
 
