@@ -214,10 +214,8 @@ static void long_replies_of_scripts_are_made_in_short_turns(const char *script, 
 
 #define CHANNELS 20000
 
-static void a_client_unsubscribes_from_many_channels_in_short_turns(void) {
+static void subscribe_to_many(struct memory_peer *subscriber) {
     char line[64];
-    open_server(false, NULL);
-    struct memory_peer *subscriber = connect_peer(), *other = connect_peer();
     for (int i = 0; i < CHANNELS; i++) {
         sprintf(line, "SUBSCRIBE channel:%d\r\n", i);
         say(subscriber, line);
@@ -225,15 +223,32 @@ static void a_client_unsubscribes_from_many_channels_in_short_turns(void) {
     }
     settle();
     memory_peer_forget_received(subscriber);
-    say(subscriber, "UNSUBSCRIBE\r\nECHO over\r\n");
+}
+
+static void begin_to_unsubscribe(struct memory_peer *subscriber, const char *request) {
+    say(subscriber, request);
     for (int i = 0; i < 3; i++) {
         server_step(server);
         transport->operations->poll(transport, 0);
     }
     CHECK(pubsub_topics(server, PUBSUB_CHANNEL) > 0 && pubsub_topics(server, PUBSUB_CHANNEL) < CHANNELS);
+}
+
+static void a_client_unsubscribes_from_many_channels_in_short_turns(void) {
+    open_server(false, NULL);
+    struct memory_peer *subscriber = connect_peer(), *other = connect_peer();
+    subscribe_to_many(subscriber);
+    begin_to_unsubscribe(subscriber, "UNSUBSCRIBE\r\nECHO over\r\n");
     settle_in_short_turns(6);
     CHECK(has_received(subscriber, "$13\r\nchannel:19999\r\n:0\r\n$4\r\nover\r\n"));
     CHECK(answers(other, "PUBSUB NUMSUB channel:0\r\nPUBSUB CHANNELS\r\n", "*2\r\n$9\r\nchannel:0\r\n:0\r\n*0\r\n"));
+
+    say(subscriber, "HELLO 3\r\n");
+    subscribe_to_many(subscriber);
+    begin_to_unsubscribe(subscriber, "MULTI\r\nUNSUBSCRIBE\r\nEXEC\r\n");
+    memory_peer_vanish(subscriber);
+    settle();
+    CHECK(pubsub_topics(server, PUBSUB_CHANNEL) == 0 && server->clients.count == 1);
     close_server();
 }
 
@@ -310,7 +325,48 @@ static void a_key_of_weights_is_found_among_few_and_keys_keep_their_order(void) 
     close_server();
 }
 
+#define WEIGHTS_BYTES (16u << 20)
+
+static void send_publication(struct memory_peer *peer, const uint8_t *blob) {
+    send_arguments(peer, 4);
+    send_word(peer, "WEIGHTS.PUBLISH");
+    send_word(peer, "w");
+    send_word(peer, "7");
+    send_last(peer, blob, WEIGHTS_BYTES);
+}
+
+static void weights_that_come_again_are_compared_in_short_turns(void) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer(), *other = connect_peer();
+    uint8_t *blob = calloc(1, WEIGHTS_BYTES);
+    send_publication(peer, blob);
+    settle();
+    CHECK(received(peer, ":7\r\n"));
+    send_publication(peer, blob);
+    CHECK(short_turns_until_answered(peer) >= 8);
+    CHECK(received(peer, ":7\r\n"));
+
+    blob[WEIGHTS_BYTES - 1] = 1;
+    send_publication(peer, blob);
+    CHECK(short_turns_until_answered(peer) >= 8);
+    CHECK(received(peer, "-STALEVERSION expected a version above 7, the current one, got 7\r\n"));
+    blob[0] = 1;
+    send_publication(peer, blob);
+    CHECK(short_turns_until_answered(peer) <= 2);
+    CHECK(received(peer, "-STALEVERSION expected a version above 7, the current one, got 7\r\n"));
+
+    blob[0] = blob[WEIGHTS_BYTES - 1] = 0;
+    send_publication(peer, blob);
+    server_step(server);
+    transport->operations->poll(transport, 0);
+    CHECK(answers(other, "WEIGHTS.DEL w\r\n", ":1\r\n")); /* meanwhile: they were there when the request began */
+    CHECK(received(peer, ":7\r\n") && answers(other, "WEIGHTS.GET w\r\n", "*-1\r\n"));
+    free(blob);
+    close_server();
+}
+
 int main(void) {
+    weights_that_come_again_are_compared_in_short_turns();
     requests_that_name_more_than_there_can_be_are_refused();
     a_key_of_weights_is_found_among_few_and_keys_keep_their_order();
     a_client_unsubscribes_from_many_channels_in_short_turns();

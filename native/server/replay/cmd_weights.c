@@ -3,15 +3,19 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
 #include "server/core/server.h"
+#include "server/core/slices.h"
 #include "server/core/upcalls.h"
 #include "server/replay/replay_arguments.h"
 #include "server/replay/replay_rows.h"
 #include "server/replay/replay_subsystem.h"
 #include "server/replay/weights_registry.h"
 #include "store/store.h"
+
+#define COMPARED_AT_ONCE (64u << 10)
 
 /* The version to publish as; -1 with `error` set. */
 static int64_t version_of(struct client *client, struct error *error) {
@@ -28,23 +32,9 @@ static int64_t version_of(struct client *client, struct error *error) {
     return weights_check_version(registry, &client->argv[1], version, error) ? -1 : version;
 }
 
-/* Whether these very weights are the published ones: then a request whose answer was lost has come again. Comparing is
- * one pass over a blob that has just been received. */
-static bool is_published(const struct client *client) {
-    const struct weights_entry *entry = weights_registry_find(client->server->replay->weights, &client->argv[1]);
-    const struct resp_argument *blob = &client->argv[3];
-    int64_t version;
-    return entry && argument_int64(&client->argv[2], &version) && version == entry->version &&
-           blob->length == entry->blob->length && memcmp(blob->data, entry->blob->data, blob->length) == 0;
-}
-
-static void publish_command(struct client *client) {
+static void publish(struct client *client) {
     struct weights_registry *registry = client->server->replay->weights;
     struct weights_staged staged;
-    if (is_published(client)) {
-        reply_integer(client, weights_registry_find(registry, &client->argv[1])->version);
-        return;
-    }
     struct error error;
     int64_t version = version_of(client, &error);
     if (version < 0 || weights_stage(registry, &client->argv[1], &client->argv[3], 0, &staged, &error)) {
@@ -54,6 +44,78 @@ static void publish_command(struct client *client) {
     weights_install(registry, &staged, version);
     client->server->store->changes++;
     reply_integer(client, version);
+}
+
+/* ---- a request that has come again ---------------------------------------------------------------------------------- */
+
+/* The published weights have the request's version and length. If they are these very ones, the answer to an earlier
+ * request was lost. They are compared in slices. What the request is told was true when it began, whatever others do to
+ * the key meanwhile. */
+struct comparison {
+    struct blob *published;
+    int64_t version;
+    size_t equal; /* so many bytes are */
+};
+
+static void end_comparison(struct client *client, void *state) {
+    struct comparison *comparison = state;
+    (void)client;
+    blob_release(comparison->published);
+    memory_free(comparison);
+}
+
+static size_t next_piece(const struct blob *published, size_t from) {
+    size_t left = published->length - from;
+    return left < COMPARED_AT_ONCE ? left : COMPARED_AT_ONCE;
+}
+
+static bool is_equal(const struct client *client, const struct blob *published, size_t from) {
+    return memcmp(client->argv[3].data + from, published->data + from, next_piece(published, from)) == 0;
+}
+
+static bool go_on(struct client *client) {
+    struct comparison *comparison = client_state(client);
+    const struct blob *published = comparison->published;
+    do {
+        if (!is_equal(client, published, comparison->equal)) {
+            struct error error;
+            weights_refuse_version(comparison->version, comparison->version, &error);
+            reply_failure(client, &error);
+            return true;
+        }
+        comparison->equal += next_piece(published, comparison->equal);
+        if (comparison->equal == published->length) {
+            reply_integer(client, comparison->version);
+            return true;
+        }
+    } while (slices_have_time(client));
+    return false;
+}
+
+static void compare(struct client *client, const struct weights_entry *entry) {
+    struct comparison *comparison = memory_calloc(1, sizeof *comparison);
+    if (!comparison) {
+        reply_error(client, "ERR out of memory");
+        return;
+    }
+    comparison->published = blob_retain(entry->blob);
+    comparison->version = entry->version;
+    comparison->equal = next_piece(entry->blob, 0);
+    client_set_state(client, comparison, end_comparison);
+    slices_run(client, go_on);
+}
+
+static void publish_command(struct client *client) {
+    const struct weights_entry *entry = weights_registry_find(client->server->replay->weights, &client->argv[1]);
+    int64_t version;
+    if (!entry || !argument_int64(&client->argv[2], &version) || version != entry->version ||
+        client->argv[3].length != entry->blob->length || !is_equal(client, entry->blob, 0)) {
+        publish(client);
+    } else if (entry->blob->length <= COMPARED_AT_ONCE) {
+        reply_integer(client, version);
+    } else {
+        compare(client, entry);
+    }
 }
 
 static void get_command(struct client *client) {

@@ -89,12 +89,16 @@ bool weights_registry_remove(struct weights_registry *registry, const struct res
 
 /* ---- publishing ----------------------------------------------------------------------------------------------------- */
 
+int weights_refuse_version(int64_t current, int64_t version, struct error *error) {
+    return error_set(error, ERROR_STALEVERSION, "expected a version above %" PRId64 ", the current one, got %" PRId64,
+                     current, version);
+}
+
 int weights_check_version(struct weights_registry *registry, const struct resp_argument *key, int64_t version,
                           struct error *error) {
     const struct weights_entry *entry = weights_registry_find(registry, key);
     if (!entry || version > entry->version) return 0;
-    return error_set(error, ERROR_STALEVERSION, "expected a version above %" PRId64 ", the current one, got %" PRId64,
-                     entry->version, version);
+    return weights_refuse_version(entry->version, version, error);
 }
 
 int weights_stage(struct weights_registry *registry, const struct resp_argument *key, const struct resp_argument *blob,

@@ -54,7 +54,9 @@ int weights_stage(struct weights_registry *registry, const struct resp_argument 
                   uint32_t more, struct weights_staged *staged, struct error *error);
 void weights_install(struct weights_registry *registry, struct weights_staged *staged, int64_t version);
 void weights_unstage(struct weights_staged *staged);
-/* ERROR_STALEVERSION where weights of that version or newer are published under the key. */
+/* ERROR_STALEVERSION: weights of the version `current` are published. */
+int weights_refuse_version(int64_t current, int64_t version, struct error *error);
+/* The same where weights of that version or newer are published under the key. */
 int weights_check_version(struct weights_registry *registry, const struct resp_argument *key, int64_t version,
                           struct error *error);
 

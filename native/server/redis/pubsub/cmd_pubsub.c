@@ -62,10 +62,10 @@ static void end_if_none(struct client *client) {
     if (left == 0 && client->pubsub) client->pubsub->is_subscriber = false;
 }
 
-/* True: it is over. The client can be closed for having too much output. */
+/* True: it is over. The client can be closed for having too much output, or be lost amid its transaction. */
 static bool unsubscribe_some(struct client *client) {
-    enum pubsub_kind kind = client->pubsub->leaving;
     for (int i = 0; i < UNSUBSCRIBED_AT_ONCE && !client->closing; i++) {
+        enum pubsub_kind kind = client->pubsub->leaving;
         struct dict_entry *entry = pubsub_unsubscribe_oldest(client, kind);
         if (!entry) {
             end_if_none(client);
