@@ -67,6 +67,29 @@ static void fill(struct memory_peer *peer, const char *name, const char *ends) {
     memory_peer_forget_received(peer);
 }
 
+static void a_step_of_a_scan_is_short_however_large_its_count(void) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer();
+    char request[96], cursor[32] = "0";
+    uint32_t found = 0, most = 0, steps = 0, count;
+    int head;
+    fill(peer, "key", "");
+    do {
+        sprintf(request, "SCAN %s COUNT 9223372036854775807\r\n", cursor);
+        say(peer, request);
+        settle();
+        size_t length;
+        CHECK(sscanf((const char *)memory_peer_received(peer, &length), "*2\r\n$%d\r\n%31[0-9]\r\n*%u\r\n", &head,
+                     cursor, &count) == 3);
+        memory_peer_forget_received(peer);
+        found += count;
+        most = count > most ? count : most;
+        steps++;
+    } while (strcmp(cursor, "0") != 0);
+    CHECK(found >= KEYS && most >= 1000 && most < 1100 && steps >= KEYS / 1100);
+    close_server();
+}
+
 /* A table of a million items is reset and another such batch changes priorities, keys are searched, run out, and are freed:
  * together they get what one of them would. */
 static void whatever_is_to_be_done_at_once_shares_the_time_of_one_turn(void) {
@@ -366,6 +389,7 @@ static void weights_that_come_again_are_compared_in_short_turns(void) {
 }
 
 int main(void) {
+    a_step_of_a_scan_is_short_however_large_its_count();
     weights_that_come_again_are_compared_in_short_turns();
     requests_that_name_more_than_there_can_be_are_refused();
     a_key_of_weights_is_found_among_few_and_keys_keep_their_order();

@@ -13,6 +13,7 @@
 #include "store/glob.h"
 
 #define SCAN_COUNT_DEFAULT 10
+#define SCAN_COUNT_MOST 1000 /* COUNT is a hint: with a larger one a step takes a millisecond, and another one goes on */
 #define SCAN_VISITS_PER_COUNT 10 /* buckets, empty ones too, that a step looks into for each entry wanted */
 
 struct dict_entry *keyspace_find(struct client *client, uint32_t index) {
@@ -217,8 +218,8 @@ static void collect(void *context, struct dict_entry *entry) {
 bool scan_dict(struct client *client, struct dict *dict, const struct scan_options *options, uint64_t *cursor,
                struct scan_found *found) {
     *found = (struct scan_found){0};
-    uint64_t wanted = (uint64_t)options->count;
-    uint64_t visits = wanted > UINT64_MAX / SCAN_VISITS_PER_COUNT ? UINT64_MAX : wanted * SCAN_VISITS_PER_COUNT;
+    uint64_t wanted = options->count < SCAN_COUNT_MOST ? (uint64_t)options->count : SCAN_COUNT_MOST;
+    uint64_t visits = wanted * SCAN_VISITS_PER_COUNT;
     do {
         *cursor = dict_scan(dict, *cursor, collect, found);
     } while (*cursor != 0 && !found->failed && --visits > 0 && found->count < wanted);
