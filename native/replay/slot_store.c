@@ -11,6 +11,7 @@
 #define MOST_STEP_BYTES (1ull << 44) /* and of its steps */
 /* A slot is hardly used so often between a snapshot and the end that came after it. */
 #define FORGOTTEN_GENERATIONS 16384u
+#define COLLECTED_AT_ONCE 256u /* slots looked at, where a free one is needed before all are found */
 #define MOST_BEING_READ 1024u          /* slots of a disk that were given back and are not used again at once */
 #define BYTES_BEING_READ (32u << 20)
 
@@ -110,19 +111,27 @@ static __attribute__((noinline)) void forget_apart(struct slot_store *store, uin
         ragged_store_drop(ragged, ragged->column[i], slot_ragged(store, ragged->column[i], slot));
 }
 
-static void give_back(struct slot_store *store, uint32_t slot) {
-    if (store->keeps_apart) forget_apart(store, slot);
-    if (store->takes_by_number) return;
-    if (store->slot && store->slot[slot].generation >= SLOT_MAX_GENERATION) {
-        store->retired++;
-        return;
-    }
+static bool is_retired(const struct slot_store *store, uint32_t slot) {
+    return store->slot && store->slot[slot].generation >= SLOT_MAX_GENERATION;
+}
+
+static void keep_for_reuse(struct slot_store *store, uint32_t slot) {
     if (store->disk) {
         store->returned[((uint64_t)store->returned_first + store->returned_count++) % store->slots] = slot;
         column_arrays_expect(&store->arrays, slot, 1, DISK_TO_WRITE);
     } else {
         store->returned[store->returned_count++] = slot;
     }
+}
+
+static void give_back(struct slot_store *store, uint32_t slot) {
+    if (store->keeps_apart) forget_apart(store, slot);
+    if (is_retired(store, slot))
+        store->retired++;
+    else if (slot < store->uncollected)
+        store->uncollected_free++;
+    else if (!store->takes_by_number)
+        keep_for_reuse(store, slot);
 }
 
 /* How many slots that were given back are kept apart while their pages are read. */
@@ -134,6 +143,7 @@ static uint64_t being_read(const struct slot_store *store) {
 /* The pages of a slot that was given back to a disk may be absent, and a write would have to read them first. So that slot is
  * used that was given back longest ago, and none before there are some: a helper has brought its pages in by then. */
 static uint32_t take_free(struct slot_store *store) {
+    while (store->returned_count == 0 && store->uncollected_free > 0) slot_store_collect_some(store, COLLECTED_AT_ONCE);
     if (!store->disk) return store->returned_count ? store->returned[--store->returned_count] : store->fresh++;
     bool takes_fresh = store->fresh < store->backed && store->returned_count < being_read(store);
     if (store->returned_count == 0 || takes_fresh) return store->fresh++;
@@ -145,9 +155,10 @@ static uint32_t take_free(struct slot_store *store) {
 
 bool slot_store_back(struct slot_store *store, uint64_t more) {
     if (!store->disk) return true;
-    uint64_t fresh = more > store->returned_count ? more - store->returned_count : 0;
+    uint64_t used_before = (uint64_t)store->returned_count + store->uncollected_free;
+    uint64_t fresh = more > used_before ? more - used_before : 0;
     uint64_t needed = at_most(store->fresh + fresh, store->slots);
-    bool spares = store->returned_count < being_read(store) + more;
+    bool spares = used_before < being_read(store) + more;
     uint64_t wanted = spares ? at_most(store->fresh + more, store->slots) : needed;
     if (wanted > store->backed && column_arrays_back(&store->arrays, wanted)) store->backed = (uint32_t)wanted;
     if (needed > store->backed && column_arrays_back(&store->arrays, needed)) store->backed = (uint32_t)needed;
@@ -198,6 +209,26 @@ void slot_store_release(struct slot_store *store, uint32_t slot) {
     give_back(store, slot);
 }
 
+void slot_store_take_by_number(struct slot_store *store, bool by_number) {
+    store->takes_by_number = by_number;
+    store->returned_count = 0;
+    store->least_generation = 0;
+    store->uncollected = by_number ? 0 : store->fresh;
+    store->uncollected_free =
+        store->uncollected ? store->fresh - store->occupied - store->reserved - store->retired : 0;
+}
+
+bool slot_store_collect_some(struct slot_store *store, uint32_t slots) {
+    for (; slots > 0 && store->uncollected > 0; slots--) {
+        uint32_t slot = --store->uncollected;
+        if (*slot_references(store, slot) > 0 || is_retired(store, slot)) continue;
+        store->uncollected_free--;
+        keep_for_reuse(store, slot);
+    }
+    assert(store->uncollected > 0 || store->uncollected_free == 0);
+    return store->uncollected > 0;
+}
+
 void slot_store_collect(struct slot_store *store) {
     for (uint32_t slot = store->fresh; slot-- > 0;)
         if (*slot_references(store, slot) == 0) give_back(store, slot);
@@ -213,6 +244,7 @@ void slot_store_enter_item(struct slot_store *store, uint32_t slot) {
     store->live++;
     entry->generation++;
     if (entry->generation < store->least_generation) entry->generation = store->least_generation;
+    slot_store_see_generation(store, entry->generation);
     store->last_lives += entry->generation == SLOT_MAX_GENERATION;
     entry->times_sampled = 0;
     entry->age = store->next_age++;
@@ -228,12 +260,7 @@ void slot_store_leave(struct slot_store *store, uint32_t slot) {
 }
 
 void slot_store_forget_ids(struct slot_store *store, uint64_t entropy) {
-    uint32_t newest = 0;
-    for (uint32_t slot = 0; slot < store->fresh; slot++) {
-        uint32_t generation = store->slot[slot].generation;
-        bool retired = generation >= SLOT_MAX_GENERATION && !store->slot[slot].live;
-        newest = generation > newest && !retired ? generation : newest;
-    }
+    uint32_t newest = store->newest_generation;
     uint32_t jump = FORGOTTEN_GENERATIONS + (uint32_t)(entropy % FORGOTTEN_GENERATIONS);
     if (newest < SLOT_MAX_GENERATION - 2 * FORGOTTEN_GENERATIONS) /* else slots would be used up by jumping */
         store->least_generation = newest + jump;

@@ -73,6 +73,10 @@ struct slot_store {
     uint32_t returned_count, returned_first;
     uint32_t backed; /* slots of a disk that there is space for, but for those that records named */
     bool takes_by_number; /* records say which slots are taken (table_apply.h): none is kept for reuse */
+    uint32_t
+        uncollected; /* slots below it were not looked at since then: free ones among them are not in `returned` yet */
+    uint32_t uncollected_free; /* so many */
+    uint32_t newest_generation; /* that any item had (slot_store_see_generation) */
     uint32_t fresh; /* slots from here on were never used, and their pages never touched */
     uint32_t occupied;
     uint32_t held; /* of those: by a snapshot alone */
@@ -105,13 +109,14 @@ int slot_store_init_lists(struct slot_store *store, struct slot_store *seen, uin
 void slot_store_free(struct slot_store *store); /* takes zeroed memory as well */
 
 static inline uint32_t slot_store_free_slots(const struct slot_store *store) {
-    return store->returned_count + (store->slots - store->fresh);
+    return store->returned_count + store->uncollected_free + (store->slots - store->fresh);
 }
 
 /* Of those the ones that can be reserved now: on a disk there is space for them. */
 static inline uint32_t slot_store_ready_slots(const struct slot_store *store) {
     if (!store->disk) return slot_store_free_slots(store);
-    return store->returned_count + (store->backed > store->fresh ? store->backed - store->fresh : 0);
+    return store->returned_count + store->uncollected_free +
+           (store->backed > store->fresh ? store->backed - store->fresh : 0);
 }
 
 static inline uint32_t *slot_references(const struct slot_store *store, uint32_t slot) {
@@ -139,7 +144,11 @@ uint32_t slot_store_reserve(struct slot_store *store); /* a slot must be free, a
 void slot_store_unreserve(struct slot_store *store, uint32_t slot);
 void slot_store_enter(struct slot_store *store, uint32_t slot); /* reserved → occupied, with one reference */
 void slot_store_release(struct slot_store *store, uint32_t slot); /* the last reference went; for slot_store_drop */
-/* Gives back every used slot without references; the lowest will be taken first. For a store that was filled from a file. */
+/* Slots are taken by the numbers that records name, and none is kept for reuse. Where that ends, every used slot without
+ * references is given back, in slices: the lowest will be taken first. Slots can be taken meanwhile. */
+void slot_store_take_by_number(struct slot_store *store, bool by_number);
+bool slot_store_collect_some(struct slot_store *store, uint32_t slots); /* looks at so many; true: there are more */
+/* All of it, for a store that was filled from a file. */
 void slot_store_collect(struct slot_store *store);
 
 static inline void slot_store_hold(struct slot_store *store, uint32_t slot) {
@@ -167,6 +176,12 @@ void slot_store_unpin(struct slot_store *store, uint32_t slot);
 /* Items were given out that this store does not know of (it was restored): those that enter from now on get generations
  * that those are unlikely to have had, a random jump above all that are known. */
 void slot_store_forget_ids(struct slot_store *store, uint64_t entropy);
+
+/* A slot has had an item of that generation. Those of the last one are never used again, and do not count. */
+static inline void slot_store_see_generation(struct slot_store *store, uint32_t generation) {
+    if (generation > store->newest_generation && generation < SLOT_MAX_GENERATION)
+        store->newest_generation = generation;
+}
 
 static inline void slot_store_pin(struct slot_store *store, uint32_t slot) { /* a live item */
     store->pinned += store->slot[slot].references++ == 1;

@@ -311,26 +311,28 @@ int table_apply(struct table *table, const uint8_t *bytes, size_t length, struct
 
 /* ---- the beginning and the end ------------------------------------------------------------------------------------- */
 
-static void take_slots_by_number(struct slot_store *store, bool by_number) {
-    store->takes_by_number = by_number;
-    store->returned_count = 0;
-    store->least_generation = 0;
-    if (store->kind == SLOT_OF_ITEM) store->retired = 0;
+static void take_slots_by_number(struct table *table, bool by_number) {
+    slot_store_take_by_number(&table->items, by_number);
+    if (table_has_windows(table) && !table->owner) slot_store_take_by_number(table->steps, by_number);
 }
 
 void table_apply_begin(struct table *table) {
-    take_slots_by_number(&table->items, true);
-    if (table_has_windows(table) && !table->owner) take_slots_by_number(table->steps, true);
+    take_slots_by_number(table, true);
+}
+
+void table_apply_stop(struct table *table) {
+    table_step(table, CLOCK_NEVER);
+    take_slots_by_number(table, false);
+    slot_store_forget_ids(&table->items, random_entropy());
 }
 
 void table_apply_end(struct table *table) {
+    table_apply_stop(table);
     table_step(table, CLOCK_NEVER);
-    take_slots_by_number(&table->items, false);
-    slot_store_collect(&table->items);
-    slot_store_forget_ids(&table->items, random_entropy());
-    if (!table_has_windows(table) || table->owner) return;
-    take_slots_by_number(table->steps, false);
-    slot_store_collect(table->steps);
+}
+
+void table_apply_begin_to_settle(struct table *table) {
+    table_begin_recheck(table);
 }
 
 void table_apply_settle(struct table *table) {

@@ -2,7 +2,7 @@
  * cannot follow from the table as it is, is refused, with what was expected.
  *
  * While records are applied slots are taken by the numbers that the records name, and what is given back is not kept for
- * reuse. Nothing else may enter meanwhile. table_apply_end finds the free slots; from then on the table is as any other. */
+ * reuse. Nothing else may enter meanwhile. At the end the free slots are found; from then on the table is as any other. */
 #ifndef REPLAY_REPLAY_TABLE_APPLY_H
 #define REPLAY_REPLAY_TABLE_APPLY_H
 
@@ -19,9 +19,12 @@ void table_apply_begin(struct table *table); /* of one that was restored: it tak
  * new settings, table_step does what looks at every item. Until table_has_work is false no other record may be given, neither
  * to this table, which refuses it, nor to one that shares steps with it. */
 int table_apply(struct table *table, const uint8_t *record, size_t length, struct error *error);
-void table_apply_end(struct table *table);
+/* Records end. Free slots are found by table_step, and items can enter before. */
+void table_apply_stop(struct table *table);
+void table_apply_end(struct table *table); /* the same, with all that is to be done */
 /* Afterwards, when changes are told again: lets go of what the settings do not allow, where a record of new settings was the
  * last, or one of the last. And of a restored table that shares steps, once their owner is restored. */
 void table_apply_settle(struct table *table);
+void table_apply_begin_to_settle(struct table *table); /* table_step does it */
 
 #endif

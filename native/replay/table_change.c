@@ -7,6 +7,7 @@
 #include "replay/selector_prioritized.h"
 
 #define SLICE_ITEMS 32u /* between two looks at the clock: some ten microseconds where all are far from the caches */
+#define SLICE_SLOTS 256u /* that are looked at alone */
 #define SWEEP_US 200u   /* for stale items within one command; table_step does the rest */
 
 /* ---- state --------------------------------------------------------------------------------------------------------- */
@@ -41,9 +42,13 @@ static bool has_stale(const struct table *table) {
     return !table->items.takes_by_number && freshness_stale(&table->freshness, &slot);
 }
 
+static bool has_uncollected(const struct table *table) {
+    return table->items.uncollected || table->own_steps.uncollected;
+}
+
 bool table_has_work(const struct table *table) {
     const struct table_work *work = &table->work;
-    return work->resetting || work->walking || work->shrinking || has_stale(table);
+    return work->resetting || work->walking || work->shrinking || has_uncollected(table) || has_stale(table);
 }
 
 /* ---- slices -------------------------------------------------------------------------------------------------------- */
@@ -103,6 +108,10 @@ static void sweep_slice(struct table *table) {
     }
 }
 
+static void collect_slice(struct table *table) {
+    if (!slot_store_collect_some(&table->items, SLICE_SLOTS)) slot_store_collect_some(&table->own_steps, SLICE_SLOTS);
+}
+
 bool table_step(struct table *table, uint64_t deadline_us) {
     while (table_has_work(table)) {
         if (table->work.resetting)
@@ -111,6 +120,8 @@ bool table_step(struct table *table, uint64_t deadline_us) {
             walk_slice(table);
         else if (table->work.shrinking)
             shrink_slice(table);
+        else if (has_uncollected(table))
+            collect_slice(table);
         else
             sweep_slice(table);
         table_repair(table);
@@ -225,10 +236,14 @@ int table_configure(struct table *table, const uint8_t *spec, size_t length, str
     return 0;
 }
 
-void table_recheck(struct table *table) {
+void table_begin_recheck(struct table *table) {
     bool wearing = table->config.max_times_sampled > 0;
     table->work = (struct table_work){
         .walking = wearing, .wearing = wearing, .next = table->order.oldest, .shrinking = too_large(table)};
+}
+
+void table_recheck(struct table *table) {
+    table_begin_recheck(table);
     table_step(table, CLOCK_NEVER);
 }
 

@@ -238,6 +238,7 @@ static int restore_slot(struct table_restore *restore, const struct index_record
     entry->generation = load_u32(record->generations + 4 * i);
     if (entry->generation > SLOT_MAX_GENERATION)
         return refuse(restore, error, "a generation that no id can hold", slot);
+    slot_store_see_generation(items, entry->generation);
     bitmap_set(restore->described, slot);
     restore->described_count++;
     if (!record->lives[i]) return 0;

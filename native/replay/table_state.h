@@ -116,6 +116,7 @@ int table_back_slots(struct table *table, struct slot_store *store, uint64_t mor
 int table_refuse_slots(const struct table *table, const struct slot_store *store, uint64_t more, struct error *error);
 /* Lets go of what the settings do not allow: a snapshot may have been cut in the middle of a change. */
 void table_recheck(struct table *table);
+void table_begin_recheck(struct table *table); /* table_step does it */
 void table_limit_priorities(struct table *table); /* sets max_priority_allowed, after the exponents */
 /* Removes items that are too far behind the newest version, for a bounded time. */
 void table_sweep_stale(struct table *table);

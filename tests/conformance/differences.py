@@ -2,8 +2,8 @@
 
 LEFT_OPEN = [
     "The order of what Redis keeps in no order: keys, fields, members of sets (`KEYS`, `HGETALL`, `SMEMBERS` …).",
-    "Cursors of the `SCAN` family, and which part of a collection a step shows. Here a step looks at about 1,000 entries "
-    "at most, however large `COUNT` is.",
+    "Cursors of the `SCAN` family, and which part of a collection a step shows. Here a step looks at about 1,000 "
+    "entries at most, however large `COUNT` is.",
     "Random picks: `RANDOMKEY`, `SRANDMEMBER`, `SPOP`, `HRANDFIELD`, `ZRANDMEMBER`.",
     "`OBJECT ENCODING`, sizes in bytes, the text of `INFO`, the prose of `COMMAND DOCS` and of `HELP`.",
     "Times: replies with a time, or a time to live, may differ by the time between the two servers' runs.",

@@ -40,6 +40,13 @@ static inline void send_last(struct memory_peer *peer, const void *bytes, size_t
     memory_peer_send(peer, "\r\n", 2);
 }
 
+static inline void send_delete(struct memory_peer *peer, const uint64_t *ids, uint32_t n) {
+    send_arguments(peer, 3);
+    send_word(peer, "REPLAY.DEL");
+    send_word(peer, "t");
+    send_bulk(peer, ids, n * sizeof *ids);
+}
+
 #define STEPS (1u << 17)
 #define STREAMS 2u
 #define WINDOW 16u

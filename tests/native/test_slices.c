@@ -110,13 +110,6 @@ static void steps_that_were_given_slots_enter_after_a_pause(void) {
     close_server();
 }
 
-static void send_delete(struct memory_peer *peer, const uint64_t *ids, uint32_t n) {
-    send_arguments(peer, 3);
-    send_word(peer, "REPLAY.DEL");
-    send_word(peer, "t");
-    send_bulk(peer, ids, n * sizeof *ids);
-}
-
 /* A batch that was amid its parts makes room meanwhile. */
 static void whoever_waits_for_room_adds_after_a_pause(void) {
     struct msgpack_writer writer = {0};

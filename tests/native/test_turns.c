@@ -1,6 +1,9 @@
 /* Tests that no turn of the loop lasts longer than a millisecond, by a clock that counts work. */
 #include "counted_work.h"
+#include "replay/table_apply.h"
+#include "replay/table_state.h"
 #include "server/redis/pubsub/pubsub.h"
+#include "server/replay/replay_follow.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/replay_subsystem.h"
 #include "server/replay/weights_registry.h"
@@ -235,6 +238,52 @@ static void long_replies_of_scripts_are_made_in_short_turns(const char *script, 
     close_server();
 }
 
+static void check_free_slots_are_there_once(const struct slot_store *store) {
+    uint8_t *seen = calloc(store->fresh, 1);
+    for (uint32_t i = 0; i < store->returned_count; i++) {
+        CHECK(!seen[store->returned[i]] && *slot_references(store, store->returned[i]) == 0);
+        seen[store->returned[i]] = 1;
+    }
+    CHECK(store->uncollected == 0 && store->uncollected_free == 0);
+    CHECK(store->returned_count + store->occupied + store->reserved + store->retired == store->fresh);
+    free(seen);
+}
+
+/* Free slots are between those of items, at their end, and all there are: those that were never used come last. */
+static void tables_of_a_promoted_replica_find_their_free_slots_in_short_turns(void) {
+    size_t length;
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer();
+    create_floats(peer, ITEMS);
+    send_floats(peer, ITEMS);
+    settle();
+    uint64_t *ids = malloc(ITEMS * sizeof *ids), gone[1000];
+    const uint8_t *bytes = memory_peer_received(peer, &length);
+    memcpy(ids, bytes + length - 2 - ITEMS * sizeof *ids, ITEMS * sizeof *ids);
+    for (uint32_t i = 0; i < 1000; i++) gone[i] = ids[i * 1000];
+    memory_peer_forget_received(peer);
+    send_delete(peer, gone, 1000);
+    settle();
+    CHECK(received(peer, ":1000\r\n"));
+    uint64_t free_slots = table_field(peer, "free_slots");
+
+    struct replay_entry *entry = server->replay->tables->entries;
+    struct slot_store *items = &entry->table->items;
+    table_apply_begin(entry->table);
+    entry->followed = true;
+    replay_follow_end(server->replay->tables, false);
+    CHECK(table_has_work(entry->table) && table_field(peer, "free_slots") == free_slots);
+    send_delete(peer, ids, 1000); /* one of them is gone */
+    send_floats(peer, 5000);
+    settle_in_short_turns(4);
+    CHECK(received_prefix(peer, ":999\r\n$40000\r\n"));
+    CHECK(!table_has_work(entry->table) && items->live == ITEMS &&
+          table_field(peer, "free_slots") == free_slots - 1000);
+    check_free_slots_are_there_once(items);
+    free(ids);
+    close_server();
+}
+
 #define CHANNELS 20000
 
 static void subscribe_to_many(struct memory_peer *subscriber) {
@@ -389,6 +438,7 @@ static void weights_that_come_again_are_compared_in_short_turns(void) {
 }
 
 int main(void) {
+    tables_of_a_promoted_replica_find_their_free_slots_in_short_turns();
     a_step_of_a_scan_is_short_however_large_its_count();
     weights_that_come_again_are_compared_in_short_turns();
     requests_that_name_more_than_there_can_be_are_refused();

@@ -11,7 +11,7 @@
 #include "server/core/upcalls.h"
 #include "server/replay/replay_log.h"
 
-#define FIRST_SLICE_US 200u /* of a reset or of new settings, with the record itself: enough for small tables */
+#define FIRST_SLICE_US 200u /* of a reset, of new settings, or of the end: enough for small tables */
 
 static const char *name_of(const struct table *table) {
     return table_config(table)->name;
@@ -149,11 +149,12 @@ bool replay_follow_end(struct replay_registry *registry, bool streams) {
     bool all = true;
     for (struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
         if (!entry->followed) continue;
-        table_apply_end(entry->table);
+        table_apply_stop(entry->table);
         entry->followed = false;
         if (streams || registry->logs) all &= replay_log_open(entry);
         entry->streamed = streams && table_has_journal(entry->table);
-        table_apply_settle(entry->table);
+        table_apply_begin_to_settle(entry->table);
+        table_step(entry->table, clock_monotonic_us() + FIRST_SLICE_US);
     }
     replay_log_recount(registry);
     return all;

@@ -3,7 +3,7 @@
  *
  * A record names the slot that an item enters, and that slot must be free here as well. So nothing on a replica holds a slot:
  * clients cannot write, GET copies what it reads before the next record, and a snapshot copies at once what leaves. When the
- * replica becomes a primary, it looks for the free slots once; from then on its tables are like any others. */
+ * replica becomes a primary, it looks for the free slots, in slices; its tables are like any others from the beginning. */
 #ifndef REPLAY_SERVER_REPLAY_FOLLOW_H
 #define REPLAY_SERVER_REPLAY_FOLLOW_H
 
@@ -19,7 +19,7 @@ int replay_follow_apply(struct replay_registry *registry, const char *name, cons
                         struct error *error);
 /* Does a slice of such work. True: there is more. */
 bool replay_follow_step(struct replay_registry *registry);
-/* The tables are this server's own from here on. `streams`: its replicas, which have them as well, are told what happens to
+/* The tables are this server's own from here on, and what looks at every slot or item is done in slices. `streams`: its replicas, which have them as well, are told what happens to
  * them. False: there is no memory to tell it of one of them. */
 bool replay_follow_end(struct replay_registry *registry, bool streams);
 
