@@ -284,6 +284,59 @@ static void tables_of_a_promoted_replica_find_their_free_slots_in_short_turns(vo
     close_server();
 }
 
+#define SHOWN 1000u
+
+static void send_get(struct memory_peer *peer, const uint64_t *ids, uint32_t n) {
+    send_arguments(peer, 3);
+    send_word(peer, "REPLAY.GET");
+    send_word(peer, "t");
+    send_last(peer, ids, n * sizeof *ids);
+}
+
+static void a_replica_reads_many_items_in_short_turns_as_its_primary_does(void) {
+    size_t length, expected_length;
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer();
+    create_windows(peer, SHOWN, 10000, 4, "none");
+    send_steps(peer, 10000, SHOWN);
+    settle();
+    memory_peer_forget_received(peer);
+    send_items(peer, SHOWN, NULL);
+    settle();
+    uint64_t ids[SHOWN];
+    memcpy(ids, memory_peer_received(peer, &length) + 7, sizeof ids);
+    CHECK(length == 7 + sizeof ids + 2);
+    memory_peer_forget_received(peer);
+    send_get(peer, ids, SHOWN);
+    settle();
+    const uint8_t *bytes = memory_peer_received(peer, &expected_length);
+    CHECK(expected_length > SHOWN * 8 * 10000);
+    uint8_t *expected = malloc(expected_length);
+    memcpy(expected, bytes, expected_length);
+    memory_peer_forget_received(peer);
+
+    struct replay_entry *entry = server->replay->tables->entries;
+    entry->followed = true;
+    send_get(peer, ids, SHOWN);
+    CHECK(short_turns_until_answered(peer) >= 8);
+    bytes = memory_peer_received(peer, &length);
+    CHECK(length == expected_length && memcmp(bytes, expected, length) == 0);
+    memory_peer_forget_received(peer);
+
+    send_get(peer, ids, SHOWN); /* an item leaves meanwhile */
+    server_step(server);
+    transport->operations->poll(transport, 0);
+    uint32_t slot = table_slot(entry->table, ids[SHOWN - 1]);
+    CHECK(slot != SLOT_NONE);
+    table_remove(entry->table, slot);
+    table_repair(entry->table);
+    settle();
+    CHECK(received_prefix(peer, "-ERR "));
+    entry->followed = false;
+    free(expected);
+    close_server();
+}
+
 #define CHANNELS 20000
 
 static void subscribe_to_many(struct memory_peer *subscriber) {
@@ -438,6 +491,7 @@ static void weights_that_come_again_are_compared_in_short_turns(void) {
 }
 
 int main(void) {
+    a_replica_reads_many_items_in_short_turns_as_its_primary_does();
     tables_of_a_promoted_replica_find_their_free_slots_in_short_turns();
     a_step_of_a_scan_is_short_however_large_its_count();
     weights_that_come_again_are_compared_in_short_turns();

@@ -330,7 +330,7 @@ static void get_at_once(struct client *client, struct replay_request *request) {
     if (!replay_cold_wait(client, request, batch, &ways)) finish(client, request, batch);
 }
 
-/* The items of a table that follows a primary's are copied at once: none may stay pinned. */
+/* The items of a table that follows a primary's are copied: none may stay pinned. */
 static bool may_get(const struct replay_request *request, struct error *error) {
     if (!request->coded || !request->entry->followed) return true;
     error_set(error, ERROR_GENERIC, "a replica does not answer GET with CODED; leave CODED out, or ask the primary");
@@ -344,7 +344,7 @@ void replay_get_command(struct client *client) {
     if (replay_parse_ids(&client->argv[2], &request->n, &error) || get_options(client, request, &error) ||
         !replay_batch_allowed(request, client, &error) || !may_get(request, &error))
         reply_failure(client, &error);
-    else if (request->n > REPLAY_CLIENT_PINNED_LIMIT && !request->coded)
+    else if ((request->n > REPLAY_CLIENT_PINNED_LIMIT && !request->coded) || replay_follower_gets_in_parts(request))
         replay_get_in_parts(client, request);
     else
         get_at_once(client, request);

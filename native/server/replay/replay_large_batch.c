@@ -34,13 +34,18 @@ struct replay_parts {
     struct blob *copied[TABLE_MAX_COLUMNS]; /* by their places among the columns asked for; NULL: sent from the slots */
 };
 
+/* A table that follows a primary's may keep no slot pinned. */
+static bool is_copied(const struct replay_request *request, const struct column *column, uint32_t n) {
+    return request->entry->followed || !replay_column_is_sent_from_slots(column, n);
+}
+
 size_t replay_copied_bytes(const struct replay_request *request, uint32_t n) {
     const struct table_config *config = table_config(request->entry->table);
     size_t bytes = 0;
     for (uint32_t i = 0; i < request->column_count; i++) {
         const struct column *column = &config->column[request->columns[i]];
         if (request->coded && replay_goes_coded(column)) continue;
-        if (!replay_column_is_sent_from_slots(column, n)) bytes += column->item_bytes * n;
+        if (is_copied(request, column, n)) bytes += column->item_bytes * n;
     }
     return bytes;
 }
@@ -93,8 +98,7 @@ static int take_memory(struct replay_request *request, struct replay_batch *batc
     if (parts && batch && request->coded) failed |= !take_coded(request);
     for (uint32_t i = 0; !failed && i < request->column_count; i++) {
         const struct column *column = &config->column[request->columns[i]];
-        if (!replay_column_is_sent_from_slots(column, request->n))
-            failed = !(parts->copied[i] = blob_new(column->item_bytes * n));
+        if (is_copied(request, column, request->n)) failed = !(parts->copied[i] = blob_new(column->item_bytes * n));
     }
     return failed ? error_set(error, ERROR_GENERIC, "out of memory for a batch of %zu", n) : 0;
 }
@@ -276,6 +280,14 @@ void replay_sample_in_parts(struct client *client, struct replay_request *reques
     request->begun = true;
     replay_request_begin_parts(request);
     slices_run(client, go_on);
+}
+
+bool replay_follower_gets_in_parts(const struct replay_request *request) {
+    const struct table_config *config = table_config(request->entry->table);
+    for (uint32_t i = 0; i < request->column_count; i++)
+        if (column_is_ragged(&config->column[request->columns[i]])) return false;
+    return request->entry->followed &&
+           (request->n > PART_ITEMS || replay_copied_bytes(request, request->n) > REPLAY_PART_BYTES);
 }
 
 void replay_get_in_parts(struct client *client, struct replay_request *request) {
