@@ -1,5 +1,5 @@
-/* info_more: fields of INFO that dashboards and exporters read from any Redis. What this server does not have (forks,
- * replicas, defragmentation) is told of as a Redis that never used it tells of it. */
+/* info_more: fields of INFO that dashboards and exporters read from any Redis. Of what this server does not have
+ * (forks, defragmentation) they say what a Redis says that never used it. */
 #include "server/admin/info_more.h"
 
 #include <inttypes.h>

@@ -152,7 +152,7 @@ void client_request_done(struct client *client);
 void client_make_ready(struct client *client);
 /* Asks the transport for input, or not, as the client can take it. */
 void client_update_reading(struct client *client);
-/* Leaves its wait queue and the deadlines; who stood behind it is tried next. */
+/* Leaves its wait queue and the deadlines; the client that stood behind it is tried next. */
 void client_unblock(struct client *client);
 
 /* Gives up the connection: everything the client holds (reservations, pins, its place in a queue) is released now, the

@@ -204,7 +204,7 @@ size_t reply_array_deferred(struct client *client);
 void reply_set_array_length(struct client *client, size_t mark, size_t count);
 void reply_set_map_length(struct client *client, size_t mark, size_t pairs); /* RESP2: an array of both */
 void reply_set_set_length(struct client *client, size_t mark, size_t count); /* RESP3: a set */
-/* False where whatever is replied is dropped: who makes much of it may stop. */
+/* False where whatever is replied is dropped: a handler that makes a long reply may stop. */
 bool reply_is_wanted(const struct client *client);
 
 /* ---- arguments --------------------------------------------------------------------------------------- */

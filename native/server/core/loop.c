@@ -335,9 +335,9 @@ static int poll_transports(struct server *server, uint64_t wait_us) {
     return handled;
 }
 
-/* Busy clients send again within microseconds, sooner than the loop would have fallen asleep and been woken, which costs the
- * processor of who wakes it as well. Whether these do is told by what came of it before: while it pays less than every
- * second time it is only tried now and then. */
+/* Busy clients send again within microseconds, sooner than the loop would have fallen asleep and been woken, which costs
+ * the client's processor as well. Whether these do is known from earlier second looks: while less than every second one
+ * finds something, they are only tried now and then. */
 static bool looks_again(struct server *server) {
     struct second_look *look = &server->looks.second;
     if (server->looks.had_events) {

@@ -19,8 +19,8 @@ int replay_follow_apply(struct replay_registry *registry, const char *name, cons
                         struct error *error);
 /* Does a slice of such work. True: there is more. */
 bool replay_follow_step(struct replay_registry *registry);
-/* The tables are this server's own from here on, and what looks at every slot or item is done in slices. `streams`: its replicas, which have them as well, are told what happens to
- * them. False: there is no memory to tell it of one of them. */
+/* The tables are this server's own from here on, and what looks at every slot or item is done in slices. `streams`: its
+ * replicas, which have them as well, are told what happens to them. False: there is no memory to tell it of one of them. */
 bool replay_follow_end(struct replay_registry *registry, bool streams);
 
 #endif

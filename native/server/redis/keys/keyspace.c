@@ -13,7 +13,7 @@
 #include "store/glob.h"
 
 #define SCAN_COUNT_DEFAULT 10
-#define SCAN_COUNT_MOST 1000 /* COUNT is a hint: with a larger one a step takes a millisecond, and another one goes on */
+#define SCAN_COUNT_MOST 1000 /* in one step, which takes up to a millisecond; COUNT is a hint, and the cursor goes on */
 #define SCAN_VISITS_PER_COUNT 10 /* buckets, empty ones too, that a step looks into for each entry wanted */
 
 struct dict_entry *keyspace_find(struct client *client, uint32_t index) {
