@@ -38,6 +38,19 @@ static inline void mix_number(uint64_t *sum, uint64_t number) {
     mix(sum, &number, sizeof number);
 }
 
+/* Kept from one value to the next, and as large as the largest so far. */
+static inline uint8_t *room_for_value(size_t length) {
+    static uint8_t *room;
+    static size_t room_bytes;
+    if (length > room_bytes) {
+        free(room);
+        room = malloc(length);
+        CHECK(room);
+        room_bytes = length;
+    }
+    return room;
+}
+
 static inline void mix_item(uint64_t *sum, const struct table *table, uint32_t slot) {
     double priority = max_tree_value(&table->priorities, slot);
     mix_number(sum, table_id(table, slot));
@@ -46,10 +59,9 @@ static inline void mix_item(uint64_t *sum, const struct table *table, uint32_t s
     for (uint32_t i = 0; i < table->config.columns; i++) {
         const struct column *column = &table->config.column[i];
         if (column->kind == COLUMN_STEP) continue;
-        static uint8_t value[4096]; /* no test's are longer */
         size_t length =
             column_is_ragged(column) ? table_ragged_rows(table, i, &slot, 1) * column->row_bytes : column->item_bytes;
-        CHECK(length <= sizeof value);
+        uint8_t *value = room_for_value(length);
         if (column_is_ragged(column))
             table_ragged_gather(table, i, &slot, 1, value);
         else

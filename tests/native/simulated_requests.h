@@ -200,15 +200,16 @@ static inline void send_to_other_table(struct client_of_test *client) {
 
 static inline void send_gradients(struct memory_peer *peer) {
     char line[128];
-    uint32_t name = below(20);
+    uint32_t name = below(20), key = below(3);
     switch (below(8)) {
-    case 0: sprintf(line, "GRAD.DROP g n%u", name); break;
-    case 1: sprintf(line, one_in(4) ? "GRAD.DEL g" : "GRAD.DROP g n%u n21", name); break;
+    case 0: sprintf(line, "GRAD.DROP g%u n%u", key, name); break;
+    case 1: sprintf(line, one_in(4) ? "GRAD.DEL g%u" : "GRAD.DROP g%u n%u n21", key, name); break;
     case 2:
     case 3:
-        sprintf(line, "GRAD.PUBLISH g %llu 1 n%u w%u bytes%u", (unsigned long long)machine_us, name, below(3), name);
+        sprintf(line, "GRAD.PUBLISH g%u %llu 1 n%u w%u bytes%u", key, (unsigned long long)machine_us, name, below(3),
+                name);
         break;
-    default: sprintf(line, "GRAD.PUSH g %u n%u float32 %08u", below(9), name, below(100));
+    default: sprintf(line, "GRAD.PUSH g%u %u n%u float32 %08u", key, below(9), name, below(100));
     }
     send_words(peer, line);
 }

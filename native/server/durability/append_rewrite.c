@@ -124,11 +124,9 @@ static void open_increment(struct append_log *log) {
 static void opened(struct append_log *log) {
     log->rewrite = REWRITE_COPYING;
     log->earlier_bytes += log->switched_bytes;
-    if (!log->renewing) log->manifest.count++;
 }
 
 static void ended(struct append_log *log) {
-    log->manifest = log->next;
     log->rewrite = REWRITE_NONE;
     log->rewrites++;
     log->rewrites_failed_in_a_row = 0;
@@ -144,10 +142,12 @@ static void ended(struct append_log *log) {
     log->broken = log->renewing = log->beginning = false;
 }
 
-/* One that was given up meanwhile has left the files that there were, and perhaps a new increment, which they go on in. */
+/* A rewrite that was given up meanwhile has been switched to as well: the manifest on the disk is the one of the job. */
 void append_rewrite_switched(struct append_log *log) {
-    bool done = log->writer->job.error.code == ERROR_NONE;
-    if (!done) log->rewrite_error = log->writer->job.error;
+    const struct append_job *job = &log->writer->job;
+    bool done = job->error.code == ERROR_NONE;
+    if (done && (job->switches & APPEND_SWITCH_MANIFEST)) log->manifest = job->manifest;
+    if (!done) log->rewrite_error = job->error;
     switch ((enum rewrite_state)log->rewrite) {
     case REWRITE_SWITCHING:
         if (done) opened(log);
@@ -158,7 +158,7 @@ void append_rewrite_switched(struct append_log *log) {
     default: return;
     }
     if (!done) failed(log);
-    if (log->writer->job.broken) append_log_break(log, "%s", log->rewrite_error.message);
+    if (job->broken) append_log_break(log, "%s", log->rewrite_error.message);
 }
 
 static void go_on(struct append_log *log) {

@@ -61,19 +61,21 @@ static void push_command(struct client *client) {
     const struct resp_argument *key = &client->argv[1], *name = &client->argv[3];
     struct push push;
     struct error error;
-    struct gradients_entry *entry = NULL;
-    if (!parse_push(client, &push, &error))
-        entry = gradients_registry_open(client->server->replay->gradients, key->data, key->length, &error);
-    if (!entry) {
+    if (parse_push(client, &push, &error)) {
         reply_failure(client, &error);
         return;
     }
+    /* Before the queue: one that was made for a push that fails would stay, empty, and in no file. */
     struct blob *blob = argument_blob(&client->argv[5]);
     if (!blob) {
         reply_error(client, "ERR out of memory for a gradient of %zu bytes", client->argv[5].length);
         return;
     }
-    int pushed = gradient_queue_push(entry->queue, name->data, name->length, push.version, push.type, blob, &error);
+    struct gradients_entry *entry =
+        gradients_registry_open(client->server->replay->gradients, key->data, key->length, &error);
+    int pushed = -1;
+    if (entry)
+        pushed = gradient_queue_push(entry->queue, name->data, name->length, push.version, push.type, blob, &error);
     blob_release(blob);
     if (pushed < 0) {
         reply_failure(client, &error);
