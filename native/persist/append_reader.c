@@ -32,6 +32,15 @@ void append_reader_open(struct append_reader *reader, int descriptor, uint64_t s
     *reader = (struct append_reader){.descriptor = descriptor, .size = size, .name = name};
 }
 
+struct append_end append_reader_end(const struct append_reader *reader) {
+    bool is_within = reader->synced < reader->at; /* or in a transaction that is left out */
+    return (struct append_end){.size = reader->at,
+                               .checksum = reader->checksum,
+                               .is_checked = reader->checked_at == reader->at,
+                               .synced = is_within ? reader->synced : reader->at,
+                               .synced_checksum = is_within ? reader->synced_checksum : reader->checksum};
+}
+
 void append_reader_close(struct append_reader *reader) {
     memory_free(reader->window);
     memory_free(reader->arguments);
@@ -161,10 +170,15 @@ static void walk(struct append_reader *reader, const uint8_t *bytes, size_t leng
 }
 
 static enum scanned walk_line(struct append_reader *reader, struct scan *scan) {
-    char expected[APPEND_CHECKSUM_LINE + 1];
+    char expected[LONGEST_LINE + 1];
     size_t length = length_of_line(scan->bytes, scan->length);
     if (scan->length < length) return SCANNED_SHORT;
     if (length == APPEND_SYNCED_LINE) {
+        append_synced_line(reader->walked, expected);
+        scan->wrong = "expected a line that says that the disk had all before it";
+        if (memcmp(scan->bytes, expected, length) != 0) return SCANNED_WRONG;
+        reader->told = reader->walked;
+        reader->told_checksum = reader->walked_checksum;
         walk(reader, scan->bytes, length);
         return SCANNED;
     }
@@ -173,6 +187,8 @@ static enum scanned walk_line(struct append_reader *reader, struct scan *scan) {
     if (memcmp(scan->bytes, expected, length) != 0) return SCANNED_WRONG;
     walk(reader, scan->bytes, length);
     reader->checked_at = reader->walked;
+    reader->synced = reader->told;
+    reader->synced_checksum = reader->told_checksum;
     hand_out_until_here(reader);
     return SCANNED;
 }

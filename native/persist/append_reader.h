@@ -34,6 +34,10 @@ struct append_reader {
     uint64_t safe;        /* all before it may be */
     uint32_t checksum;    /* of what stands before `safe` */
     uint64_t checked_at;  /* all before it agrees with a checksum */
+    uint64_t synced;      /* all before it was on the disk, as a line says that agrees with a checksum */
+    uint32_t synced_checksum;
+    uint64_t told;        /* the same of a line that no checksum has followed yet */
+    uint32_t told_checksum;
     uint64_t walked;      /* all before it was looked at */
     uint32_t walked_checksum;
     bool in_transaction;  /* there; where it begins: */
@@ -47,6 +51,15 @@ struct append_reader {
     unsigned outcome;     /* enum append_read: of the walk; APPEND_READ_COMMAND: it goes on */
 };
 
+/* Up to where a file was read, and what is known of that. */
+struct append_end {
+    uint64_t size;
+    uint32_t checksum; /* of all before it */
+    bool is_checked;   /* the file ends with that */
+    uint64_t synced;   /* all before it was on the disk, whatever became of fsyncs since */
+    uint32_t synced_checksum;
+};
+
 enum append_read {
     APPEND_READ_COMMAND,
     APPEND_READ_END,
@@ -57,6 +70,7 @@ enum append_read {
 
 void append_reader_open(struct append_reader *reader, int descriptor, uint64_t size, const char *name);
 void append_reader_close(struct append_reader *reader); /* not the descriptor */
+struct append_end append_reader_end(const struct append_reader *reader);
 /* The next command; *arguments hold until the next call. MULTI and EXEC themselves are not handed out. */
 enum append_read append_reader_next(struct append_reader *reader, uint32_t *argc,
                                     const struct append_argument **arguments, struct error *error);

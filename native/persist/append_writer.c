@@ -11,9 +11,11 @@
 #include "base/crc32c.h"
 #include "base/memory.h"
 #include "base/write.h"
+#include "persist/append_reader.h"
 
 #define PIECES 256
 #define EARLY_BYTES (4u << 20)
+#define AGAIN_BYTES (1u << 20)
 
 /* ---- the worker's side --------------------------------------------------------------------------------------------- */
 
@@ -176,17 +178,48 @@ void append_writer_free(struct append_writer *writer) {
     memory_free(writer);
 }
 
-int append_writer_continue(struct append_writer *writer, const char *name, uint64_t size, uint32_t checksum,
-                           bool is_checked, struct error *error) {
-    writer->descriptor = openat(writer->folder, name, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
+/* The same bytes to the same place, which makes the system take them for new ones. 0: there are no more. */
+static ssize_t write_part_again(const struct append_writer *writer, uint8_t *bytes, size_t length, uint64_t at) {
+    ssize_t got = pread(writer->descriptor, bytes, length, (off_t)at);
+    for (ssize_t done = 0, part; done < got; done += part)
+        if ((part = pwrite(writer->descriptor, bytes + done, (size_t)(got - done), (off_t)at + done)) <= 0) return -1;
+    return got;
+}
+
+/* What is known to be on the disk only by an fsync of which no line tells: see the header. */
+static int write_again(const struct append_writer *writer, const struct append_end *end, struct error *error) {
+    uint8_t *bytes = memory_alloc(AGAIN_BYTES);
+    if (!bytes) return error_set(error, ERROR_GENERIC, "no memory to write the end of %s again", writer->name);
+    uint32_t checksum = end->synced_checksum;
+    ssize_t got = 0;
+    for (uint64_t at = end->synced; at < end->size; at += (uint64_t)got) {
+        size_t part = end->size - at < AGAIN_BYTES ? (size_t)(end->size - at) : AGAIN_BYTES;
+        if ((got = write_part_again(writer, bytes, part, at)) <= 0) break;
+        checksum = crc32c(checksum, bytes, (size_t)got);
+    }
+    if (got < 0)
+        error_set(error, ERROR_GENERIC, "cannot write the end of %s again: %s", writer->name, strerror(errno));
+    else if (checksum != end->checksum)
+        error_set(error, ERROR_GENERIC, "%s has changed since it was read, from byte %" PRIu64 " on", writer->name,
+                  end->synced);
+    memory_free(bytes);
+    return got >= 0 && checksum == end->checksum ? 0 : -1;
+}
+
+int append_writer_continue(struct append_writer *writer, const char *name, const struct append_end *end,
+                           struct error *error) {
+    writer->descriptor = openat(writer->folder, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (writer->descriptor < 0) return error_set(error, ERROR_GENERIC, "cannot open %s: %s", name, strerror(errno));
     snprintf(writer->name, sizeof writer->name, "%s", name);
-    if ((!is_checked && write_checksum(writer, &size, &checksum) < 0) || fsync(writer->descriptor) < 0 ||
-        fsync(writer->folder) < 0)
+    if (write_again(writer, end, error) < 0) return -1;
+    writer->size = end->size;
+    writer->checksum = end->checksum;
+    if (fcntl(writer->descriptor, F_SETFL, O_APPEND) < 0 ||
+        (!end->is_checked && write_checksum(writer, &writer->size, &writer->checksum) < 0) ||
+        fsync(writer->descriptor) < 0 || fsync(writer->folder) < 0)
         return error_set(error, ERROR_GENERIC, "cannot bring %s to the disk: %s", name, strerror(errno));
-    writer->size = writer->begun = writer->file_bytes = writer->synced_size = size;
+    writer->begun = writer->file_bytes = writer->synced_size = writer->size;
     writer->told_size = 0;
-    writer->checksum = checksum;
     return 0;
 }
 

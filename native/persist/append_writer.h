@@ -13,6 +13,10 @@
  *     `broken`.
  *   - `synced` counts what was written before a successful fdatasync began. After a failed one it is unknown what the
  *     disk has: the job is `broken` as well, and only new files help.
+ *   - What a later process reads may be in memory alone, though no fsync fails any more: after a failed one the system takes
+ *     what it could not write for written, and shows it until the power is lost. So all behind the last line that tells of
+ *     an fsync is written again before the file goes on. Such a line is true: the process of a failed fsync writes nothing
+ *     more to the file. Names are not written again: a system that cannot write those stops the whole file system.
  *   - After a crash the end may be cut off, or have zeros in the place of what had not reached the disk. Each write ends with
  *     a checksum, and the first one after an fsync begins with how much of the file that had brought to the disk, so the
  *     reader can tell such an end from damage (append_reader.h).
@@ -45,6 +49,7 @@ enum append_switch {
     APPEND_SWITCH_MANIFEST = 2 /* write the manifest, and remove the files that it does not name */
 };
 
+struct append_end;
 struct append_writer;
 
 struct append_job {
@@ -87,10 +92,10 @@ struct append_writer *append_writer_new(int folder, void (*finished)(void *conte
 /* Waits for what is on its way; what was not handed over is lost. */
 void append_writer_free(struct append_writer *writer);
 
-/* Goes on with a file that was read: its size, the checksum of its bytes, and whether it ends with that. Returns once all of
- * it is on the disk by its name, since what a server that was killed had written need not be. */
-int append_writer_continue(struct append_writer *writer, const char *name, uint64_t size, uint32_t checksum,
-                           bool is_checked, struct error *error);
+/* Goes on with a file that was read to that end. Returns once all of it is on the disk by its name, since what a server that
+ * was killed had written need not be. */
+int append_writer_continue(struct append_writer *writer, const char *name, const struct append_end *end,
+                           struct error *error);
 
 /* Hands over all that was added, `sync`: to be brought to the disk. Nothing may be on its way. */
 void append_writer_hand_over(struct append_writer *writer, bool sync);

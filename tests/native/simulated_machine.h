@@ -10,7 +10,8 @@
  *   - a loss of power keeps any of the changes of names, and of each file some of its writes: the oldest, and the next of
  *     them in part, at times with zeros in the place of the rest; or any sectors, each as one of the writes left it, with
  *     zeros where none of them has reached the disk, and any length that the file has had. Nothing else survives.
- * After an fsync that failed, what had been written may never reach the disk, though later fsyncs succeed, as on Linux.
+ * After an fsync that failed, what had been written may never reach the disk, though later fsyncs succeed, as on Linux: it is
+ * in memory alone, where this process and the next ones see it until the power is lost, unless they write it again.
  * A worker's job is done when `machine_work` says so, on the thread of the test: between any two turns of the loop, or late. */
 #ifndef REPLAY_TESTS_SIMULATED_MACHINE_H
 #define REPLAY_TESTS_SIMULATED_MACHINE_H
@@ -235,6 +236,8 @@ struct file {
     size_t fsynced; /* so many bytes of that by fsync: the rest has survived by chance */
     struct change *first, **end; /* since then */
     size_t length; /* with them */
+    bool has_lost; /* an fsync has failed, and what was written before it is in memory alone: */
+    struct bytes seen; /* what processes see instead of `synced` */
 };
 
 struct name {
@@ -268,6 +271,7 @@ int __real_fsync(int descriptor);
 int __real_fdatasync(int descriptor);
 ssize_t __real_read(int descriptor, void *bytes, size_t length);
 ssize_t __real_pread(int descriptor, void *bytes, size_t length, off_t at);
+ssize_t __real_pwrite(int descriptor, const void *bytes, size_t length, off_t at);
 int __real_ftruncate(int descriptor, off_t length);
 int __real_renameat(int folder, const char *from, int to_folder, const char *to);
 int __real_unlinkat(int folder, const char *name, int flags);
@@ -279,6 +283,7 @@ int __wrap_fsync(int descriptor);
 int __wrap_fdatasync(int descriptor);
 ssize_t __wrap_read(int descriptor, void *bytes, size_t length);
 ssize_t __wrap_pread(int descriptor, void *bytes, size_t length, off_t at);
+ssize_t __wrap_pwrite(int descriptor, const void *bytes, size_t length, off_t at);
 int __wrap_ftruncate(int descriptor, off_t length);
 int __wrap_renameat(int folder, const char *from, int to_folder, const char *to);
 int __wrap_unlinkat(int folder, const char *name, int flags);
@@ -367,7 +372,7 @@ static inline void add_change(struct file *file, bool cuts, size_t at, const str
     }
     *file->end = change;
     file->end = &change->next;
-    file->length = at + length;
+    if (cuts || at + length > file->length) file->length = at + length;
 }
 
 static inline void resize(struct bytes *bytes, size_t length) {
@@ -394,10 +399,39 @@ static inline void forget_changes(struct file *file) {
     file->end = &file->first;
 }
 
-static inline void sync_file(struct file *file) {
+static inline void apply_changes(struct bytes *bytes, const struct file *file) {
     for (const struct change *change = file->first; change; change = change->next)
-        apply_change(&file->synced, change, change->length);
+        apply_change(bytes, change, change->length);
+}
+
+static inline void copy_bytes(struct bytes *to, const struct bytes *from) {
+    resize(to, from->length);
+    if (from->length > 0) memcpy(to->at, from->at, from->length);
+}
+
+static inline const struct bytes *bytes_seen(const struct file *file) {
+    return file->has_lost ? &file->seen : &file->synced;
+}
+
+static inline void sync_file(struct file *file) {
+    apply_changes(&file->synced, file);
+    if (file->has_lost) apply_changes(&file->seen, file);
     forget_changes(file);
+}
+
+/* They count as written, but nothing brings them to the disk any more, but perhaps the file's length. */
+static inline void keep_in_memory(struct file *file) {
+    if (!file->has_lost) copy_bytes(&file->seen, &file->synced);
+    file->has_lost = true;
+    apply_changes(&file->seen, file);
+    forget_changes(file);
+    if (one_in(2) && file->seen.length > file->synced.length) resize(&file->synced, file->seen.length);
+}
+
+static inline bool is_on_disk(const struct file *file) {
+    const struct bytes *seen = bytes_seen(file), *synced = &file->synced;
+    if (file->first || seen->length != synced->length) return false;
+    return seen->length == 0 || memcmp(seen->at, synced->at, seen->length) == 0;
 }
 
 static inline void open_file(int descriptor, const char *name, bool empties) {
@@ -487,7 +521,7 @@ int __wrap_fsync(int descriptor) {
     }
     struct file *file = &files[descriptors[descriptor].file];
     if (fails && one_in(2))
-        forget_changes(file); /* they are in memory alone, and count as written */
+        keep_in_memory(file);
     else
         sync_file(file);
     if (!fails) file->fsynced = file->synced.length;
@@ -496,6 +530,15 @@ int __wrap_fsync(int descriptor) {
 
 int __wrap_fdatasync(int descriptor) {
     return __wrap_fsync(descriptor);
+}
+
+ssize_t __wrap_pwrite(int descriptor, const void *bytes, size_t length, off_t at) {
+    if (kind_of(descriptor) != IS_FILE) return __real_pwrite(descriptor, bytes, length, at);
+    if (disk_has_ended()) return (ssize_t)length;
+    if (disk_fails(EIO)) return -1;
+    struct iovec piece = {(void *)(uintptr_t)bytes, length};
+    add_change(&files[descriptors[descriptor].file], false, (size_t)at, &piece, 1, length);
+    return __real_pwrite(descriptor, bytes, length, at);
 }
 
 int __wrap_ftruncate(int descriptor, off_t length) {
@@ -540,8 +583,7 @@ static inline void keep_any_sectors(struct file *file, uint32_t kept) {
     struct bytes now = {0}, *disk = &file->synced;
     uint32_t lost = 2u << below(4), number = 0;
     size_t length = disk->length;
-    resize(&now, disk->length);
-    if (disk->length > 0) memcpy(now.at, disk->at, disk->length);
+    copy_bytes(&now, bytes_seen(file)); /* a sector goes to the disk as a whole */
     for (const struct change *change = file->first; change; change = change->next, number++) {
         if (change->cuts && number >= kept) break;
         apply_change(&now, change, change->length);
@@ -599,10 +641,8 @@ static inline void write_simulated_file(const struct name *name, const struct by
 static inline void write_seen_file(const struct name *name) {
     struct file *file = &files[name->file];
     struct bytes seen = {0};
-    resize(&seen, file->synced.length);
-    if (seen.length > 0) memcpy(seen.at, file->synced.at, seen.length);
-    for (const struct change *change = file->first; change; change = change->next)
-        apply_change(&seen, change, change->length);
+    copy_bytes(&seen, bytes_seen(file));
+    apply_changes(&seen, file);
     file->length = seen.length;
     write_simulated_file(name, &seen);
     free(seen.at);
@@ -618,6 +658,7 @@ static inline void disk_end(enum disk_end end) {
     for (uint32_t i = 0; i < file_count; i++) {
         lose_changes(&files[i]);
         forget_changes(&files[i]);
+        files[i].has_lost = false;
     }
     lose_names();
     forget_name_changes();
@@ -632,7 +673,7 @@ static inline void flip_bit(const char *name, size_t at) {
     int descriptor = __real_open(path, O_RDWR);
     CHECK(descriptor >= 0 && __real_pread(descriptor, &byte, 1, (off_t)at) == 1);
     byte ^= (uint8_t)(1 << below(8));
-    CHECK(pwrite(descriptor, &byte, 1, (off_t)at) == 1);
+    CHECK(__real_pwrite(descriptor, &byte, 1, (off_t)at) == 1);
     __real_close(descriptor);
 }
 

@@ -266,6 +266,69 @@ static void damage_before_a_hole_is_refused(void) {
     CHECK(commands == 4 && at == many_ends[3]);
 }
 
+/* ---- going on -------------------------------------------------------------------------------------------------------- */
+
+/* Of the file, in place of libc's: what is written in it, and where calls for its end have ended. */
+static uint64_t again_from, again_to;
+ssize_t pwrite(int descriptor, const void *data, size_t size, off_t at) {
+    if (again_from == again_to) again_from = again_to = (uint64_t)at;
+    CHECK((uint64_t)at == again_to);
+    again_to += size;
+    return syscall(SYS_pwrite64, descriptor, data, size, at);
+}
+
+static struct append_end end_of(const char *name) {
+    struct stat status;
+    int descriptor = open(name, O_RDONLY);
+    CHECK(descriptor >= 0 && fstat(descriptor, &status) == 0);
+    struct append_reader reader;
+    append_reader_open(&reader, descriptor, (uint64_t)status.st_size, name);
+    uint32_t argc;
+    const struct append_argument *words;
+    while (append_reader_next(&reader, &argc, &words, &error) == APPEND_READ_COMMAND) continue;
+    struct append_end end = append_reader_end(&reader);
+    append_reader_close(&reader);
+    close(descriptor);
+    return end;
+}
+
+static int go_on(const struct append_end *end) {
+    struct append_writer *writer = append_writer_new(open(".", O_RDONLY | O_DIRECTORY), NULL, NULL);
+    CHECK(writer);
+    again_from = again_to = 0;
+    int result = append_writer_continue(writer, "log.1.incr.aof", end, &error);
+    if (result == 0) {
+        add(&writer->open, "SELECT 0");
+        hand_over(writer);
+    }
+    append_writer_free(writer);
+    return result;
+}
+
+/* An fsync may have failed behind the last line that tells of one: what is read there is in memory alone. */
+static void a_file_goes_on_once_all_that_may_be_in_memory_alone_is_written_again(void) {
+    write_many(0x27); /* the fourth write tells of three, the seventh of six */
+    struct append_end end = end_of("log.1.incr.aof");
+    CHECK(end.size == many_length && end.is_checked && end.synced == many_ends[5]);
+    CHECK(go_on(&end) == 0 && again_from == many_ends[5] && again_to == many_length);
+    /* Now it tells of all that was written again. */
+    end = end_of("log.1.incr.aof");
+    CHECK(end.size > many_length && end.synced == many_length);
+    write_many(0);
+    end = end_of("log.1.incr.aof");
+    CHECK(end.synced == 0 && go_on(&end) == 0 && again_from == 0 && again_to == many_length);
+}
+
+/* Memory may give up what it had of it, and the disk have something else. */
+static void a_file_that_is_not_what_was_read_does_not_go_on(void) {
+    write_many(0x07);
+    struct append_end end = end_of("log.1.incr.aof");
+    int descriptor = open("log.1.incr.aof", O_WRONLY);
+    CHECK(syscall(SYS_pwrite64, descriptor, "", 1, many_ends[4] + 100) == 1);
+    close(descriptor);
+    CHECK(go_on(&end) < 0 && strstr(error.message, "log.1.incr.aof has changed since it was read"));
+}
+
 static void manifests_are_read_as_they_were_written_or_not_at_all(void) {
     int folder = open(".", O_RDONLY | O_DIRECTORY);
     struct append_manifest manifest = {.stem = "other", .base = 3, .first = 4, .count = 2}, back;
@@ -345,6 +408,8 @@ int main(void) {
     RUN(a_hole_behind_the_last_fsync_is_a_torn_tail);
     RUN(a_hole_in_what_an_fsync_had_brought_to_the_disk_is_refused);
     RUN(damage_before_a_hole_is_refused);
+    RUN(a_file_goes_on_once_all_that_may_be_in_memory_alone_is_written_again);
+    RUN(a_file_that_is_not_what_was_read_does_not_go_on);
     RUN(manifests_are_read_as_they_were_written_or_not_at_all);
     RUN(an_increment_that_cannot_be_brought_to_the_disk_is_not_named);
     RUN(a_folder_that_cannot_be_brought_to_the_disk_loses_no_file);

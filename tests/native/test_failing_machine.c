@@ -137,7 +137,7 @@ static void check_earlier_increments(void) {
     for (uint64_t i = 0; i + 1 < manifest->count && !disk_is_gone; i++) {
         append_increment_name(manifest, manifest->first + i, name);
         const struct name *found = *find_name(&names_now, name);
-        CHECK(found && !files[found->file].first);
+        CHECK(found && is_on_disk(&files[found->file]));
     }
 }
 

@@ -12,7 +12,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
-#include "persist/append_reader.h"
 #include "persist/snapshot_reader.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
@@ -209,9 +208,7 @@ static int load_increment(struct load *load, int folder, const char *name, bool 
     load->client->database = 0;
     int result = read_increment(load, descriptor, &reader, is_last);
     snprintf(loaded->name, sizeof loaded->name, "%s", name);
-    loaded->bytes = reader.at;
-    loaded->checksum = reader.checksum;
-    loaded->is_checked = reader.checked_at == reader.at;
+    loaded->end = append_reader_end(&reader);
     if (!is_last) loaded->earlier_bytes += reader.at;
     append_reader_close(&reader);
     close(descriptor);
@@ -278,7 +275,7 @@ int append_load(struct server *server, int folder, const char *stem, enum append
     if (!load.client) return error_set(error, ERROR_GENERIC, "no memory to read the append-only file");
     uint64_t began_us = clock_monotonic_us();
     load.said_us = began_us;
-    *loaded = (struct append_loaded){.bytes = 0};
+    *loaded = (struct append_loaded){.commands = 0};
     load.client->reply_mode = CLIENT_REPLY_OFF;
     server->loading = true;
     server->store->keeps_expired = true;

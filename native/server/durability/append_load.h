@@ -9,15 +9,14 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "persist/append_manifest.h"
+#include "persist/append_reader.h"
 
 struct server;
 
 /* The last increment, to which more is written. */
 struct append_loaded {
     char name[NAME_MAX + 1];
-    uint64_t bytes;
-    uint32_t checksum;
-    bool is_checked; /* the file ends with it */
+    struct append_end end;
     uint64_t base_bytes, earlier_bytes; /* of the base, of the increments before the last */
     uint64_t commands;
 };

@@ -356,9 +356,8 @@ int append_log_start(struct append_log *log, struct text *said, struct error *er
     if (found == 0) return begin_empty(log, error);
     log->base_bytes = loaded.base_bytes;
     log->earlier_bytes = loaded.earlier_bytes;
-    log->grown_from_bytes = loaded.base_bytes + loaded.earlier_bytes + loaded.bytes;
-    if (append_writer_continue(log->writer, loaded.name, loaded.bytes, loaded.checksum, loaded.is_checked, error) < 0)
-        return -1;
+    log->grown_from_bytes = loaded.base_bytes + loaded.earlier_bytes + loaded.end.size;
+    if (append_writer_continue(log->writer, loaded.name, &loaded.end, error) < 0) return -1;
     append_manifest_tidy(folder, &log->manifest); /* once the disk has the manifest that names none of those */
     return 0;
 }
