@@ -134,11 +134,27 @@ void append_buffer_free(struct append_buffer *buffer) {
     *buffer = (struct append_buffer){0};
 }
 
-int append_buffer_pieces(const struct append_buffer *buffer, uint32_t *next, struct iovec *pieces, int max) {
+int append_buffer_pieces(const struct append_buffer *buffer, struct append_place *place, struct iovec *pieces,
+                         int max) {
     int count = 0;
-    for (; count < max && *next < buffer->count; count++, ++*next) {
-        const struct append_piece *piece = &buffer->pieces[*next];
-        pieces[count] = (struct iovec){(void *)(uintptr_t)piece->data, piece->length};
+    for (; count < max && place->piece < buffer->count; count++) {
+        const struct append_piece *piece = &buffer->pieces[place->piece++];
+        pieces[count] = (struct iovec){(void *)(uintptr_t)(piece->data + place->within), piece->length - place->within};
+        place->within = 0;
     }
     return count;
+}
+
+size_t append_buffer_read(const struct append_buffer *buffer, struct append_place *place, uint8_t *out, size_t length) {
+    size_t done = 0;
+    while (done < length && place->piece < buffer->count) {
+        const struct append_piece *piece = &buffer->pieces[place->piece];
+        size_t left = piece->length - place->within, part = left < length - done ? left : length - done;
+        if (part > 0) memcpy(out + done, piece->data + place->within, part);
+        done += part;
+        place->within += part;
+        if (part < left) break;
+        *place = (struct append_place){.piece = place->piece + 1};
+    }
+    return done;
 }

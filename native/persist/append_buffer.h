@@ -53,7 +53,15 @@ bool append_buffer_copy(struct append_buffer *buffer, const struct append_buffer
 void append_buffer_clear(struct append_buffer *buffer);
 void append_buffer_free(struct append_buffer *buffer);
 
-/* At most `max` pieces from the one of number `*next` on, which is moved behind them; 0 at the end. */
-int append_buffer_pieces(const struct append_buffer *buffer, uint32_t *next, struct iovec *pieces, int max);
+/* Begin with zeros. */
+struct append_place {
+    uint32_t piece;
+    size_t within;
+};
+
+/* These move `place` behind what they give. At most `max` pieces; 0 at the end. */
+int append_buffer_pieces(const struct append_buffer *buffer, struct append_place *place, struct iovec *pieces, int max);
+/* At most so many bytes, copied; less at the end alone. */
+size_t append_buffer_read(const struct append_buffer *buffer, struct append_place *place, uint8_t *out, size_t length);
 
 #endif

@@ -1,6 +1,7 @@
 /* append_writer: the worker's side (writes, checksums, fsync, new files), then the owner's. */
 #include "persist/append_writer.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -14,6 +15,7 @@
 #include "persist/append_reader.h"
 
 #define PIECES 256
+#define PAGE_BYTES 4096u
 #define EARLY_BYTES (4u << 20)
 #define AGAIN_BYTES (1u << 20)
 
@@ -42,33 +44,53 @@ void append_synced_line(uint64_t size, char line[APPEND_SYNCED_LINE + 1]) {
              crc32c(0, line, (size_t)length));
 }
 
-static int write_checksum(struct append_writer *writer, uint64_t *size, uint32_t *checksum) {
-    char line[APPEND_CHECKSUM_LINE + 1];
-    snprintf(line, sizeof line, APPEND_CHECKSUM_FORMAT, *checksum);
+/* Of all before `size`, which it adds itself to. */
+static struct iovec checksum_line(uint64_t *size, uint32_t *checksum, char line[APPEND_CHECKSUM_LINE + 1]) {
+    snprintf(line, APPEND_CHECKSUM_LINE + 1, APPEND_CHECKSUM_FORMAT, *checksum);
     *checksum = crc32c(*checksum, line, APPEND_CHECKSUM_LINE);
     *size += APPEND_CHECKSUM_LINE;
-    return write_all(writer->descriptor, line, APPEND_CHECKSUM_LINE);
+    return (struct iovec){line, APPEND_CHECKSUM_LINE};
 }
 
+/* The next pieces, and the rest of the page of the file in which they end, so that no page of the file is written by two
+ * calls. Returns how many, of `*length` bytes together; `page` has room for the rest. */
+static int take_pieces(const struct append_buffer *buffer, struct append_place *place, struct iovec *pieces, int count,
+                       uint64_t size, uint8_t page[PAGE_BYTES], size_t *length) {
+    count += append_buffer_pieces(buffer, place, pieces + count, PIECES - 2 - count);
+    *length = 0;
+    for (int i = 0; i < count; i++) *length += pieces[i].iov_len;
+    size_t rest = append_buffer_read(buffer, place, page, (size_t)((0 - size - *length) % PAGE_BYTES));
+    if (rest > 0) pieces[count++] = (struct iovec){page, rest};
+    *length += rest;
+    return count;
+}
+
+/* One call, if they are not too many. Between two calls the system may write to the disk what is there already, and a
+ * loss of power may keep that and what comes behind the page, but not the rest of the page: no sector of zeros would tell of
+ * the hole in the middle of a value. So every call but the last ends with a page. (One that the system cuts short, at 2 GB or
+ * as the disk becomes full, does not: what follows in the very same page would have to be lost alone.) */
 static int write_buffer(struct append_writer *writer, uint64_t *size, uint32_t *checksum) {
-    uint32_t next = 0;
-    int count, first = 0;
+    struct append_place place = {0};
     struct iovec pieces[PIECES];
-    char line[APPEND_SYNCED_LINE + 1];
+    uint8_t page[PAGE_BYTES];
+    char synced[APPEND_SYNCED_LINE + 1], end[APPEND_CHECKSUM_LINE + 1];
+    int count = 0;
     if (writer->synced_size > writer->told_size) {
-        append_synced_line(writer->synced_size, line);
-        pieces[first++] = (struct iovec){line, APPEND_SYNCED_LINE};
+        assert(writer->synced_size == *size); /* every write tells of the fsync before it */
+        append_synced_line(writer->synced_size, synced);
+        pieces[count++] = (struct iovec){synced, APPEND_SYNCED_LINE};
     }
-    for (; (count = append_buffer_pieces(&writer->given, &next, pieces + first, PIECES - first)) > 0; first = 0) {
-        count += first;
-        for (int i = 0; i < count; i++) {
-            *checksum = crc32c(*checksum, pieces[i].iov_base, pieces[i].iov_len);
-            *size += pieces[i].iov_len;
-        }
+    for (bool is_last = false; !is_last; count = 0) {
+        size_t length;
+        count = take_pieces(&writer->given, &place, pieces, count, *size, page, &length);
+        for (int i = 0; i < count; i++) *checksum = crc32c(*checksum, pieces[i].iov_base, pieces[i].iov_len);
+        *size += length;
+        is_last = place.piece == writer->given.count;
+        if (is_last) pieces[count++] = checksum_line(size, checksum, end);
         if (write_all_pieces(writer->descriptor, pieces, count) < 0) return -1;
         begin_early(writer, *size);
     }
-    return write_checksum(writer, size, checksum);
+    return 0;
 }
 
 /* All of the buffer is in the file, or none of it. */
@@ -186,6 +208,12 @@ static ssize_t write_part_again(const struct append_writer *writer, uint8_t *byt
     return got;
 }
 
+static int add_checksum(struct append_writer *writer) {
+    char line[APPEND_CHECKSUM_LINE + 1];
+    struct iovec piece = checksum_line(&writer->size, &writer->checksum, line);
+    return write_all_pieces(writer->descriptor, &piece, 1);
+}
+
 /* What is known to be on the disk only by an fsync of which no line tells: see the header. */
 static int write_again(const struct append_writer *writer, const struct append_end *end, struct error *error) {
     uint8_t *bytes = memory_alloc(AGAIN_BYTES);
@@ -214,8 +242,7 @@ int append_writer_continue(struct append_writer *writer, const char *name, const
     if (write_again(writer, end, error) < 0) return -1;
     writer->size = end->size;
     writer->checksum = end->checksum;
-    if (fcntl(writer->descriptor, F_SETFL, O_APPEND) < 0 ||
-        (!end->is_checked && write_checksum(writer, &writer->size, &writer->checksum) < 0) ||
+    if (fcntl(writer->descriptor, F_SETFL, O_APPEND) < 0 || (!end->is_checked && add_checksum(writer) < 0) ||
         fsync(writer->descriptor) < 0 || fsync(writer->folder) < 0)
         return error_set(error, ERROR_GENERIC, "cannot bring %s to the disk: %s", name, strerror(errno));
     writer->begun = writer->file_bytes = writer->synced_size = writer->size;

@@ -277,6 +277,15 @@ ssize_t pwrite(int descriptor, const void *data, size_t size, off_t at) {
     return syscall(SYS_pwrite64, descriptor, data, size, at);
 }
 
+static uint64_t call_ends[64];
+static unsigned calls;
+ssize_t writev(int descriptor, const struct iovec *pieces, int count) {
+    ssize_t done = (ssize_t)syscall(SYS_writev, descriptor, pieces, count);
+    struct stat status;
+    if (calls < 64 && fstat(descriptor, &status) == 0) call_ends[calls++] = (uint64_t)status.st_size;
+    return done;
+}
+
 static struct append_end end_of(const char *name) {
     struct stat status;
     int descriptor = open(name, O_RDONLY);
@@ -327,6 +336,29 @@ static void a_file_that_is_not_what_was_read_does_not_go_on(void) {
     CHECK(syscall(SYS_pwrite64, descriptor, "", 1, many_ends[4] + 100) == 1);
     close(descriptor);
     CHECK(go_on(&end) < 0 && strstr(error.message, "log.1.incr.aof has changed since it was read"));
+}
+
+/* Between two calls the disk may begin with what is there: a sector that both write to could lack what the second has. */
+static void no_page_of_the_file_is_written_by_two_calls_of_a_write(void) {
+    CHECK(unlink("log.manifest") == 0);
+    struct append_manifest manifest;
+    struct append_writer *writer = open_writer(&manifest);
+    struct blob *blob = blob_new(5);
+    memset(blob->data, 'b', blob->length);
+    for (unsigned round = 0; round < 3; round++) {
+        for (unsigned i = 0; i < 700 + 2000 * round; i++) {
+            CHECK(append_buffer_add_head(&writer->open, 2) && append_buffer_add_word(&writer->open, "DEL", 3, NULL));
+            CHECK(append_buffer_add_word(&writer->open, blob->data, blob->length, blob));
+        }
+        calls = 0;
+        hand_over(writer);
+        CHECK(calls > 2 && calls < 64 && call_ends[calls - 1] == writer->file_bytes);
+        for (unsigned i = 0; i + 1 < calls; i++) CHECK(call_ends[i] % 4096 == 0);
+        struct append_end end = end_of("log.1.incr.aof");
+        CHECK(end.size == writer->file_bytes && end.is_checked);
+    }
+    blob_release(blob);
+    append_writer_free(writer);
 }
 
 static void manifests_are_read_as_they_were_written_or_not_at_all(void) {
@@ -410,6 +442,7 @@ int main(void) {
     RUN(damage_before_a_hole_is_refused);
     RUN(a_file_goes_on_once_all_that_may_be_in_memory_alone_is_written_again);
     RUN(a_file_that_is_not_what_was_read_does_not_go_on);
+    RUN(no_page_of_the_file_is_written_by_two_calls_of_a_write);
     RUN(manifests_are_read_as_they_were_written_or_not_at_all);
     RUN(an_increment_that_cannot_be_brought_to_the_disk_is_not_named);
     RUN(a_folder_that_cannot_be_brought_to_the_disk_loses_no_file);
