@@ -104,13 +104,18 @@ static void strangers_get_little(void) {
 }
 
 /* The array that EXEC answers has as many replies as it says. */
-static void client_reply_is_refused_in_a_transaction(void) {
+static void what_answers_nothing_is_refused_in_a_transaction(void) {
     open_server(false, NULL);
     struct memory_peer *peer = connect_peer();
     CHECK(answers(
         peer, "MULTI\r\nPING\r\nCLIENT REPLY OFF\r\nPING\r\nEXEC\r\nPING\r\n",
         "+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*3\r\n+PONG\r\n-ERR CLIENT REPLY cannot be run in a transaction: "
         "send it before MULTI or after EXEC\r\n+PONG\r\n+PONG\r\n"));
+    CHECK(answers(
+        peer, "MULTI\r\nREPLCONF ACK 4\r\nREPLCONF GETACK *\r\nEXEC\r\nREPLCONF ACK 4\r\nPING\r\n",
+        "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n-ERR REPLCONF ACK and GETACK cannot be run in a transaction: send them "
+        "outside of it\r\n-ERR REPLCONF ACK and GETACK cannot be run in a transaction: send them outside of "
+        "it\r\n+PONG\r\n"));
     close_server();
 }
 
@@ -181,7 +186,7 @@ int main(void) {
     RUN(strangers_get_little);
     RUN(client_reply_mutes);
     RUN(a_push_is_followed_by_the_reply);
-    RUN(client_reply_is_refused_in_a_transaction);
+    RUN(what_answers_nothing_is_refused_in_a_transaction);
     RUN(a_finished_peer_still_gets_its_replies);
     RUN(more_clients_than_allowed_are_refused);
     CHECK(memory_used_bytes() == before);

@@ -206,6 +206,11 @@ static void replconf_command(struct client *client) {
         return;
     }
     for (uint32_t i = 1; i < client->argc; i += 2) {
+        bool is_silent = argument_is(&client->argv[i], "ack") || argument_is(&client->argv[i], "getack");
+        if (is_silent && client->deny_blocking) { /* EXEC has said how many replies there will be */
+            reply_error(client, "ERR REPLCONF ACK and GETACK cannot be run in a transaction: send them outside of it");
+            return;
+        }
         if (argument_is(&client->argv[i], "ack")) {
             acknowledge(client, &client->argv[i + 1]);
             return; /* to which nothing is replied */
