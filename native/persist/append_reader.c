@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
@@ -15,7 +16,6 @@
 
 #define WINDOW_BYTES (1u << 20)
 #define SECTOR_BYTES 512u /* the least that a disk writes as a whole */
-#define LONGEST_LINE APPEND_SYNCED_LINE
 #define MOST_ARGUMENTS (64u << 20)
 #define MOST_WORD_BYTES (1ull << 30)
 
@@ -37,6 +37,7 @@ struct append_end append_reader_end(const struct append_reader *reader) {
     return (struct append_end){.size = reader->at,
                                .checksum = reader->checksum,
                                .is_checked = reader->checked_at == reader->at,
+                               .salt = reader->salt,
                                .synced = is_within ? reader->synced : reader->at,
                                .synced_checksum = is_within ? reader->synced_checksum : reader->checksum};
 }
@@ -107,13 +108,15 @@ static bool is_word(const struct append_reader *reader, uint32_t argc, const cha
     return argc == 1 && name->length == strlen(word) && strncasecmp((const char *)name->data, word, name->length) == 0;
 }
 
-static bool is_synced_line(const uint8_t *bytes, size_t length) {
-    return length >= 2 && memcmp(bytes, APPEND_SYNCED_FORMAT, 2) == 0;
-}
-
-/* Of a line that begins with '#'. */
+/* Of a line that begins with '#', with a salt or without. */
 static size_t length_of_line(const uint8_t *bytes, size_t length) {
-    return is_synced_line(bytes, length) ? APPEND_SYNCED_LINE : APPEND_CHECKSUM_LINE;
+    if (length >= 3 && memcmp(bytes, "#SA", 3) == 0) return APPEND_SALT_LINE;
+    if (length >= 3 && memcmp(bytes, "#SY", 3) == 0) {
+        bool is_old = length >= APPEND_OLD_SYNCED_LINE && bytes[APPEND_OLD_SYNCED_LINE - 2] == '\r';
+        return is_old ? APPEND_OLD_SYNCED_LINE : APPEND_SYNCED_LINE;
+    }
+    bool is_new = length >= APPEND_OLD_CHECKSUM_LINE && bytes[APPEND_OLD_CHECKSUM_LINE - 2] == ':';
+    return is_new ? APPEND_CHECKSUM_LINE : APPEND_OLD_CHECKSUM_LINE;
 }
 
 /* ---- the window ---------------------------------------------------------------------------------------------------- */
@@ -169,22 +172,49 @@ static void walk(struct append_reader *reader, const uint8_t *bytes, size_t leng
     reader->walked += length;
 }
 
-static enum scanned walk_line(struct append_reader *reader, struct scan *scan) {
-    char expected[LONGEST_LINE + 1];
-    size_t length = length_of_line(scan->bytes, scan->length);
-    if (scan->length < length) return SCANNED_SHORT;
-    if (length == APPEND_SYNCED_LINE) {
-        append_synced_line(reader->walked, expected);
-        scan->wrong = "expected a line that says that the disk had all before it";
-        if (memcmp(scan->bytes, expected, length) != 0) return SCANNED_WRONG;
+static bool is_line(const struct scan *scan, size_t length, const char *expected) {
+    return strlen(expected) == length && memcmp(scan->bytes, expected, length) == 0;
+}
+
+static enum scanned walk_salt(struct append_reader *reader, struct scan *scan) {
+    char expected[APPEND_LONGEST_LINE + 1], digits[17] = "";
+    memcpy(digits, scan->bytes + strlen("#SALT:"), sizeof digits - 1);
+    uint64_t salt = strtoull(digits, NULL, 16);
+    append_salt_line(salt, expected);
+    scan->wrong = "expected a salt, one for a file";
+    if (reader->salt || salt == 0 || !is_line(scan, APPEND_SALT_LINE, expected)) return SCANNED_WRONG;
+    bool is_first = reader->walked == 0;
+    reader->salt = salt;
+    walk(reader, scan->bytes, APPEND_SALT_LINE);
+    if (is_first) { /* it has a checksum of its own */
+        reader->checked_at = reader->walked;
+        hand_out_until_here(reader);
+    }
+    return SCANNED;
+}
+
+static enum scanned walk_synced(struct append_reader *reader, struct scan *scan, size_t length) {
+    char expected[APPEND_LONGEST_LINE + 1];
+    scan->wrong = "expected a line that says that the disk had all before it";
+    if (reader->salt) {
+        append_synced_line(reader->walked, reader->salt, expected);
+        if (!is_line(scan, length, expected)) return SCANNED_WRONG;
         reader->told = reader->walked;
         reader->told_checksum = reader->walked_checksum;
-        walk(reader, scan->bytes, length);
-        return SCANNED;
     }
-    snprintf(expected, sizeof expected, APPEND_CHECKSUM_FORMAT, reader->walked_checksum);
+    walk(reader, scan->bytes, length);
+    return SCANNED;
+}
+
+static enum scanned walk_line(struct append_reader *reader, struct scan *scan) {
+    char expected[APPEND_LONGEST_LINE + 1];
+    size_t length = length_of_line(scan->bytes, scan->length);
+    if (scan->length < length) return SCANNED_SHORT;
+    if (length == APPEND_SALT_LINE) return walk_salt(reader, scan);
+    if (length == APPEND_SYNCED_LINE || length == APPEND_OLD_SYNCED_LINE) return walk_synced(reader, scan, length);
+    append_checksum_line(reader->walked_checksum, reader->salt, expected);
     scan->wrong = "the checksum does not agree with what stands before it";
-    if (memcmp(scan->bytes, expected, length) != 0) return SCANNED_WRONG;
+    if (!is_line(scan, length, expected)) return SCANNED_WRONG;
     walk(reader, scan->bytes, length);
     reader->checked_at = reader->walked;
     reader->synced = reader->told;
@@ -217,22 +247,21 @@ struct tail {
     uint64_t synced; /* so many bytes were on the disk, as it says */
 };
 
-/* `bytes` are the file's from `from` on. A line begins after another; one in a client's value need not. */
-static void look_at_lines(struct tail *tail, const uint8_t *bytes, uint64_t from, size_t length, size_t most) {
-    char expected[APPEND_SYNCED_LINE + 1];
-    for (const uint8_t *at = bytes; (at = memchr(at, '#', most - (size_t)(at - bytes))); at++) {
+/* `bytes` are the file's from `from` on. A line of a file without a salt is not told from a client's value. */
+static void look_at_lines(const struct append_reader *reader, struct tail *tail, const uint8_t *bytes, uint64_t from,
+                          size_t length, size_t most) {
+    char checksum[APPEND_LONGEST_LINE + 1], synced[APPEND_LONGEST_LINE + 1];
+    append_checksum_line(0, reader->salt, checksum);
+    const char *salt = checksum + APPEND_OLD_CHECKSUM_LINE - 2; /* the rest of the line */
+    for (const uint8_t *at = bytes; reader->salt && (at = memchr(at, '#', most - (size_t)(at - bytes))); at++) {
         size_t left = length - (size_t)(at - bytes);
-        uint64_t synced = 0;
-        if (at > bytes && at[-1] != '\n') continue;
-        if (left >= APPEND_CHECKSUM_LINE && memcmp(at, APPEND_CHECKSUM_FORMAT, 5) == 0 &&
-            memcmp(at + 13, "\r\n", 2) == 0)
+        uint64_t place = from + (uint64_t)(at - bytes);
+        if (left >= APPEND_CHECKSUM_LINE && memcmp(at, "#CRC:", 5) == 0 &&
+            memcmp(at + (salt - checksum), salt, strlen(salt)) == 0)
             tail->has_checksum = true;
-        if (left < APPEND_SYNCED_LINE || !is_synced_line(at, left)) continue;
-        for (const uint8_t *digit = at + 8; digit < at + 20; digit++)
-            synced = synced << 4 | (uint64_t)(*digit <= '9' ? *digit - '0' : *digit - 'a' + 10);
-        append_synced_line(synced, expected);
-        bool is_whole = memcmp(at, expected, APPEND_SYNCED_LINE) == 0;
-        if (is_whole && synced <= from + (uint64_t)(at - bytes) && synced > tail->synced) tail->synced = synced;
+        if (left < APPEND_SYNCED_LINE || memcmp(at, "#SYNCED:", 8) != 0) continue;
+        append_synced_line(place, reader->salt, synced);
+        if (memcmp(at, synced, APPEND_SYNCED_LINE) == 0) tail->synced = place;
     }
 }
 
@@ -240,30 +269,36 @@ static bool are_zeros(const uint8_t *bytes, size_t length) {
     return length == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, length - 1) == 0);
 }
 
-/* Whether one of the next bytes, which are not what was expected, begins zeros that end with its sector, or the file. */
-static int ends_in_zeros(const struct append_reader *reader, uint64_t at, struct error *error) {
-    uint8_t bytes[LONGEST_LINE + SECTOR_BYTES];
+/* Whether one of the next bytes, which are not what was expected, begins zeros that end with its sector, or with the file
+ * alone, as `to_end` says. */
+static int ends_in_zeros(const struct append_reader *reader, uint64_t at, bool to_end, struct error *error) {
+    uint8_t bytes[APPEND_LONGEST_LINE + SECTOR_BYTES];
     ssize_t got = read_at(reader, bytes, sizeof bytes, at, error);
     if (got < 0) return -1;
-    const uint8_t *zero = memchr(bytes, 0, (size_t)got < LONGEST_LINE ? (size_t)got : LONGEST_LINE);
+    const uint8_t *zero = memchr(bytes, 0, (size_t)got < APPEND_LONGEST_LINE ? (size_t)got : APPEND_LONGEST_LINE);
     if (!zero) return 0;
     uint64_t from = at + (uint64_t)(zero - bytes), end = from / SECTOR_BYTES * SECTOR_BYTES + SECTOR_BYTES;
     if (end > reader->size) end = reader->size;
-    return are_zeros(zero, (size_t)(end - from));
+    if (!are_zeros(zero, (size_t)(end - from))) return 0;
+    for (; to_end && end < reader->size; end += (uint64_t)got) {
+        if ((got = read_at(reader, bytes, SECTOR_BYTES, end, error)) <= 0) return got < 0 ? -1 : 1;
+        if (!are_zeros(bytes, (size_t)got)) return 0;
+    }
+    return 1;
 }
 
 /* A hole is looked for before `until`: zeros behind what is wrong are no reason for it. */
 static int look_at_tail(const struct append_reader *reader, uint64_t until, struct tail *tail, struct error *error) {
     static const size_t part = 128 * SECTOR_BYTES;
-    uint8_t *bytes = memory_alloc(part + LONGEST_LINE);
+    uint8_t *bytes = memory_alloc(part + APPEND_LONGEST_LINE);
     if (!bytes) return error_set(error, ERROR_GENERIC, "no memory to look at the end of %s", reader->name);
     uint64_t at = reader->checked_at;
     ssize_t got = 0;
-    while (at < reader->size && (got = read_at(reader, bytes, part + LONGEST_LINE, at, error)) > 0) {
+    while (at < reader->size && (got = read_at(reader, bytes, part + APPEND_LONGEST_LINE, at, error)) > 0) {
         uint64_t next = at / part * part + part;
         size_t length = (size_t)got, most = next - at < length ? (size_t)(next - at) : length;
         size_t sector = (size_t)((SECTOR_BYTES - at % SECTOR_BYTES) % SECTOR_BYTES);
-        look_at_lines(tail, bytes, at, length, most);
+        look_at_lines(reader, tail, bytes, at, length, most);
         for (; sector + SECTOR_BYTES <= most && at + sector < until && !tail->has_hole; sector += SECTOR_BYTES)
             tail->has_hole = are_zeros(bytes + sector, SECTOR_BYTES);
         at += most;
@@ -282,24 +317,37 @@ static enum append_read corrupt(const struct append_reader *reader, uint64_t at,
     return APPEND_READ_CORRUPT;
 }
 
+static enum append_read hand_out_whole(struct append_reader *reader) {
+    hand_out_until_here(reader);
+    return reader->safe == reader->size ? APPEND_READ_END : APPEND_READ_TORN;
+}
+
+/* In a file of a Redis. */
+static enum append_read judge_foreign(struct append_reader *reader, enum scanned scanned, const struct scan *scan,
+                                      struct error *error) {
+    uint64_t at = reader->walked + (scanned == SCANNED_WRONG ? scan->at : 0);
+    if (scanned == SCANNED_SHORT) return hand_out_whole(reader);
+    int zeros = reader->walked > 0 ? ends_in_zeros(reader, at, true, error) : 0;
+    if (zeros < 0) return APPEND_READ_FAILED;
+    return zeros ? hand_out_whole(reader) : corrupt(reader, at, scan->wrong, 0, error);
+}
+
 /* What the walk has come to is no command and no line, or ends before its end: see the header. */
 static enum append_read judge(struct append_reader *reader, enum scanned scanned, const struct scan *scan,
                               struct error *error) {
     uint64_t at = reader->walked + (scanned == SCANNED_WRONG ? scan->at : 0);
     struct tail tail = {0};
     uint64_t until = scanned == SCANNED_WRONG ? at + 1 : reader->size;
+    if (reader->checked_at == 0) return judge_foreign(reader, scanned, scan, error);
     if (look_at_tail(reader, until, &tail, error) < 0) return APPEND_READ_FAILED;
     if (scanned == SCANNED_WRONG && !tail.has_hole) {
-        int zeros = ends_in_zeros(reader, at, error);
+        int zeros = ends_in_zeros(reader, at, false, error);
         if (zeros < 0) return APPEND_READ_FAILED;
         tail.has_hole = zeros;
     }
     if (tail.synced <= reader->checked_at) {
         if (tail.has_hole) return APPEND_READ_TORN;
-        if (scanned == SCANNED_SHORT && !tail.has_checksum) {
-            hand_out_until_here(reader);
-            return reader->safe == reader->size ? APPEND_READ_END : APPEND_READ_TORN;
-        }
+        if (scanned == SCANNED_SHORT && !tail.has_checksum) return hand_out_whole(reader);
     }
     const char *what = scanned == SCANNED_WRONG ? scan->wrong
                        : tail.has_checksum ? "what begins here has no end before the file's, though a checksum follows"

@@ -11,7 +11,13 @@
  * written, and the file is corrupt. So it is where zeros stand in what had been brought to the disk: each write after an fsync
  * says in a line how far the file was on the disk then (append_writer.h). No line tells that of the last fsync, unless
  * something was written after it. So zeros that damage has put into what was brought to the disk by the last fsync alone pass
- * for a torn tail. */
+ * for a torn tail.
+ *
+ * Behind the last checksum that agrees nothing says what is a line and what is part of a value. There only the file's salt
+ * tells, which was on the disk before anything else: a file of ours that begins with zeros is corrupt.
+ *
+ * A file of a Redis has neither salt nor checksums. All that is complete is handed out, and an incomplete command at the end, or
+ * zeros up to the end, are a torn tail. Sectors of zeros before that may be a client's: nothing can tell. */
 #ifndef REPLAY_PERSIST_APPEND_READER_H
 #define REPLAY_PERSIST_APPEND_READER_H
 
@@ -36,6 +42,7 @@ struct append_reader {
     uint64_t checked_at;  /* all before it agrees with a checksum */
     uint64_t synced;      /* all before it was on the disk, as a line says that agrees with a checksum */
     uint32_t synced_checksum;
+    uint64_t salt;        /* 0: the file has told of none so far */
     uint64_t told;        /* the same of a line that no checksum has followed yet */
     uint32_t told_checksum;
     uint64_t walked;      /* all before it was looked at */
@@ -58,6 +65,7 @@ struct append_end {
     bool is_checked;   /* the file ends with that */
     uint64_t synced;   /* all before it was on the disk, whatever became of fsyncs since */
     uint32_t synced_checksum;
+    uint64_t salt;     /* 0: it has none */
 };
 
 enum append_read {

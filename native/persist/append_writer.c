@@ -11,6 +11,7 @@
 
 #include "base/crc32c.h"
 #include "base/memory.h"
+#include "base/random.h"
 #include "base/write.h"
 #include "persist/append_reader.h"
 
@@ -38,18 +39,27 @@ static void begin_early(struct append_writer *writer, uint64_t size) {
 #endif
 }
 
-void append_synced_line(uint64_t size, char line[APPEND_SYNCED_LINE + 1]) {
-    int length = snprintf(line, APPEND_SYNCED_LINE + 1, APPEND_SYNCED_FORMAT, size);
-    snprintf(line + length, APPEND_SYNCED_LINE + 1 - (size_t)length, ":%08" PRIx32 "\r\n",
-             crc32c(0, line, (size_t)length));
+size_t append_salt_line(uint64_t salt, char line[APPEND_LONGEST_LINE + 1]) {
+    int length = snprintf(line, APPEND_LONGEST_LINE + 1, "#SALT:%016" PRIx64, salt);
+    uint32_t checksum = crc32c(0, line, (size_t)length);
+    return (size_t)length +
+           (size_t)snprintf(line + length, APPEND_LONGEST_LINE + 1 - (size_t)length, ":%08" PRIx32 "\r\n", checksum);
 }
 
-/* Of all before `size`, which it adds itself to. */
-static struct iovec checksum_line(uint64_t *size, uint32_t *checksum, char line[APPEND_CHECKSUM_LINE + 1]) {
-    snprintf(line, APPEND_CHECKSUM_LINE + 1, APPEND_CHECKSUM_FORMAT, *checksum);
-    *checksum = crc32c(*checksum, line, APPEND_CHECKSUM_LINE);
-    *size += APPEND_CHECKSUM_LINE;
-    return (struct iovec){line, APPEND_CHECKSUM_LINE};
+size_t append_checksum_line(uint32_t checksum, uint64_t salt, char line[APPEND_LONGEST_LINE + 1]) {
+    if (salt == 0) return (size_t)snprintf(line, APPEND_LONGEST_LINE + 1, "#CRC:%08" PRIx32 "\r\n", checksum);
+    return (size_t)snprintf(line, APPEND_LONGEST_LINE + 1, "#CRC:%08" PRIx32 ":%016" PRIx64 "\r\n", checksum, salt);
+}
+
+size_t append_synced_line(uint64_t size, uint64_t salt, char line[APPEND_LONGEST_LINE + 1]) {
+    return (size_t)snprintf(line, APPEND_LONGEST_LINE + 1, "#SYNCED:%012" PRIx64 ":%016" PRIx64 "\r\n", size, salt);
+}
+
+/* A line becomes the end of the file. */
+static struct iovec take_line(char *line, size_t length, uint64_t *size, uint32_t *checksum) {
+    *checksum = crc32c(*checksum, line, length);
+    *size += length;
+    return (struct iovec){line, length};
 }
 
 /* The next pieces, and the rest of the page of the file in which they end, so that no page of the file is written by two
@@ -73,12 +83,12 @@ static int write_buffer(struct append_writer *writer, uint64_t *size, uint32_t *
     struct append_place place = {0};
     struct iovec pieces[PIECES];
     uint8_t page[PAGE_BYTES];
-    char synced[APPEND_SYNCED_LINE + 1], end[APPEND_CHECKSUM_LINE + 1];
+    char synced[APPEND_LONGEST_LINE + 1], end[APPEND_LONGEST_LINE + 1];
     int count = 0;
     if (writer->synced_size > writer->told_size) {
         assert(writer->synced_size == *size); /* every write tells of the fsync before it */
-        append_synced_line(writer->synced_size, synced);
-        pieces[count++] = (struct iovec){synced, APPEND_SYNCED_LINE};
+        size_t length = append_synced_line(writer->synced_size, writer->salt, synced);
+        pieces[count++] = (struct iovec){synced, length};
     }
     for (bool is_last = false; !is_last; count = 0) {
         size_t length;
@@ -86,7 +96,8 @@ static int write_buffer(struct append_writer *writer, uint64_t *size, uint32_t *
         for (int i = 0; i < count; i++) *checksum = crc32c(*checksum, pieces[i].iov_base, pieces[i].iov_len);
         *size += length;
         is_last = place.piece == writer->given.count;
-        if (is_last) pieces[count++] = checksum_line(size, checksum, end);
+        if (is_last)
+            pieces[count++] = take_line(end, append_checksum_line(*checksum, writer->salt, end), size, checksum);
         if (write_all_pieces(writer->descriptor, pieces, count) < 0) return -1;
         begin_early(writer, *size);
     }
@@ -119,22 +130,45 @@ static void run_write(struct append_writer *writer) {
     job->broken = true;
 }
 
-static void use_increment(struct append_writer *writer, int descriptor, const char *name) {
+/* One that is new, with nothing but its salt. */
+static void use_increment(struct append_writer *writer, int descriptor, const char *name, uint64_t salt) {
+    char line[APPEND_LONGEST_LINE + 1];
     if (writer->descriptor >= 0) {
         (void)fsync(writer->descriptor); /* where it matters whether that succeeds, it was synced before */
         close(writer->descriptor);
     }
     writer->descriptor = descriptor;
     snprintf(writer->name, sizeof writer->name, "%s", name);
-    writer->size = writer->begun = writer->synced_size = writer->told_size = 0;
+    writer->size = 0;
     writer->checksum = 0;
+    writer->salt = salt;
+    take_line(line, append_salt_line(salt, line), &writer->size, &writer->checksum);
+    writer->begun = writer->synced_size = writer->told_size = writer->size;
 }
 
-/* A new file, which is on the disk by its name: one that a manifest names is there after a failure of the machine, too. */
-static int create_increment(struct append_writer *writer, const char *name) {
+/* 0: the system has no random bytes, which `errno` says. */
+static uint64_t new_salt(void) {
+    uint64_t salt = 0;
+    while (salt == 0)
+        if (!random_secret(&salt, sizeof salt)) {
+            errno = EAGAIN;
+            return 0;
+        }
+    return salt;
+}
+
+static bool write_salt(int descriptor, uint64_t *salt) {
+    char line[APPEND_LONGEST_LINE + 1];
+    *salt = new_salt();
+    return *salt && write_all(descriptor, line, append_salt_line(*salt, line)) == 0 && fsync(descriptor) == 0;
+}
+
+/* A new file, which is on the disk with its salt and by its name: one that a manifest names is there after a failure of the
+ * machine, too. */
+static int create_increment(struct append_writer *writer, const char *name, uint64_t *salt) {
     int descriptor =
         openat(writer->folder, name, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (descriptor >= 0 && fsync(writer->folder) == 0) return descriptor;
+    if (descriptor >= 0 && write_salt(descriptor, salt) && fsync(writer->folder) == 0) return descriptor;
     fail(&writer->job, descriptor < 0 ? "cannot create" : "cannot bring to the disk", name);
     if (descriptor >= 0) {
         close(descriptor);
@@ -149,8 +183,9 @@ static void run_switch(struct append_writer *writer) {
     const struct append_manifest *manifest = &job->manifest;
     char name[NAME_MAX + 1];
     int descriptor = -1;
+    uint64_t salt = 0;
     append_increment_name(manifest, manifest->first + manifest->count - 1, name);
-    if ((job->switches & APPEND_SWITCH_OPEN) && (descriptor = create_increment(writer, name)) < 0) return;
+    if ((job->switches & APPEND_SWITCH_OPEN) && (descriptor = create_increment(writer, name, &salt)) < 0) return;
     bool renamed = false;
     if ((job->switches & APPEND_SWITCH_MANIFEST) &&
         append_manifest_write(writer->folder, manifest, &renamed, &job->error) < 0) {
@@ -161,7 +196,7 @@ static void run_switch(struct append_writer *writer) {
         if (!renamed) (void)unlinkat(writer->folder, name, 0);
         return;
     }
-    if (descriptor >= 0) use_increment(writer, descriptor, name);
+    if (descriptor >= 0) use_increment(writer, descriptor, name, salt);
     if (job->switches == APPEND_SWITCH_MANIFEST) append_manifest_tidy(writer->folder, manifest);
 }
 
@@ -208,10 +243,21 @@ static ssize_t write_part_again(const struct append_writer *writer, uint8_t *byt
     return got;
 }
 
-static int add_checksum(struct append_writer *writer) {
-    char line[APPEND_CHECKSUM_LINE + 1];
-    struct iovec piece = checksum_line(&writer->size, &writer->checksum, line);
-    return write_all_pieces(writer->descriptor, &piece, 1);
+/* The file ends with a checksum, and has a salt. */
+static int complete_end(struct append_writer *writer, const struct append_end *end) {
+    char salt[APPEND_LONGEST_LINE + 1], line[APPEND_LONGEST_LINE + 1];
+    struct iovec pieces[2];
+    int count = 0;
+    writer->size = end->size;
+    writer->checksum = end->checksum;
+    writer->salt = end->salt ? end->salt : new_salt();
+    if (!writer->salt) return -1;
+    if (!end->salt)
+        pieces[count++] = take_line(salt, append_salt_line(writer->salt, salt), &writer->size, &writer->checksum);
+    if (!end->salt || !end->is_checked)
+        pieces[count++] = take_line(line, append_checksum_line(writer->checksum, writer->salt, line), &writer->size,
+                                    &writer->checksum);
+    return write_all_pieces(writer->descriptor, pieces, count);
 }
 
 /* What is known to be on the disk only by an fsync of which no line tells: see the header. */
@@ -240,9 +286,7 @@ int append_writer_continue(struct append_writer *writer, const char *name, const
     if (writer->descriptor < 0) return error_set(error, ERROR_GENERIC, "cannot open %s: %s", name, strerror(errno));
     snprintf(writer->name, sizeof writer->name, "%s", name);
     if (write_again(writer, end, error) < 0) return -1;
-    writer->size = end->size;
-    writer->checksum = end->checksum;
-    if (fcntl(writer->descriptor, F_SETFL, O_APPEND) < 0 || (!end->is_checked && add_checksum(writer) < 0) ||
+    if (fcntl(writer->descriptor, F_SETFL, O_APPEND) < 0 || complete_end(writer, end) < 0 ||
         fsync(writer->descriptor) < 0 || fsync(writer->folder) < 0)
         return error_set(error, ERROR_GENERIC, "cannot bring %s to the disk: %s", name, strerror(errno));
     writer->begun = writer->file_bytes = writer->synced_size = writer->size;

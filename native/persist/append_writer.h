@@ -2,9 +2,13 @@
  * writes what was handed over, adds a checksum, and calls fdatasync if it was asked to. One buffer is on its way at a
  * time, so that many changes share one write and one fdatasync.
  *
- * A checksum is a line "#CRC:0123abcd\r\n": CRC-32C of all bytes of the file before it. "#SYNCED:00000000abcd:0123abcd\r\n"
- * says that so many bytes of the file were on the disk when it was written; its own CRC-32C follows. Readers of Redis's own
- * files pass over such lines.
+ * Lines that begin with '#' stand between the commands; readers of Redis's own files pass over them:
+ *   #SALT:0123456789abcdef:0123abcd        the first line: 64 random bits, and the CRC-32C of this line up to there
+ *   #CRC:0123abcd:0123456789abcdef         CRC-32C of all bytes of the file before the line, and the salt
+ *   #SYNCED:00000000abcd:0123456789abcdef  so many bytes, all before it, were on the disk when it was written; the salt
+ * No client knows the salt, so no value of theirs can hold such a line. A file of earlier versions has none: its lines are
+ * "#CRC:0123abcd" and "#SYNCED:…", which are worth less where they cannot be told from a value. The salt then comes in the
+ * middle, where this version went on with the file.
  *
  * Why the file always holds the oldest changes, complete and in order:
  *   - Only this thread writes to it, at its end, one buffer after the other, in the order in which the owner added.
@@ -20,8 +24,8 @@
  *   - After a crash the end may be cut off, or have zeros in the place of what had not reached the disk. Each write ends with
  *     a checksum, and the first one after an fsync begins with how much of the file that had brought to the disk, so the
  *     reader can tell such an end from damage (append_reader.h).
- *   - The manifest names an increment only once that file is on the disk by its name, and a file is removed only once no manifest on the
- *     disk can name it.
+ *   - The manifest names an increment only once that file is on the disk by its name and with its salt, and a file is
+ *     removed only once no manifest on the disk can name it.
  * This would break if anything else wrote to the file, or if a reply that waits for the disk were released at
  * `written` instead of `synced`. */
 #ifndef REPLAY_PERSIST_APPEND_WRITER_H
@@ -37,10 +41,12 @@
 #include "persist/append_buffer.h"
 #include "persist/append_manifest.h"
 
-#define APPEND_CHECKSUM_LINE 15u
-#define APPEND_CHECKSUM_FORMAT "#CRC:%08" PRIx32 "\r\n"
-#define APPEND_SYNCED_LINE 31u
-#define APPEND_SYNCED_FORMAT "#SYNCED:%012" PRIx64
+#define APPEND_SALT_LINE 33u
+#define APPEND_CHECKSUM_LINE 32u
+#define APPEND_SYNCED_LINE 39u
+#define APPEND_LONGEST_LINE APPEND_SYNCED_LINE
+#define APPEND_OLD_CHECKSUM_LINE 15u /* of files without a salt */
+#define APPEND_OLD_SYNCED_LINE 31u
 
 enum append_job_kind { APPEND_WRITE, APPEND_SWITCH };
 
@@ -82,9 +88,13 @@ struct append_writer {
     uint64_t synced_size;        /* so much of the file is on the disk … */
     uint64_t told_size;          /* … and so much of it the file tells of */
     uint32_t checksum;
+    uint64_t salt;
 };
 
-void append_synced_line(uint64_t size, char line[APPEND_SYNCED_LINE + 1]);
+/* These write a line, and return its length. `salt` 0: there is none. */
+size_t append_salt_line(uint64_t salt, char line[APPEND_LONGEST_LINE + 1]);
+size_t append_checksum_line(uint32_t checksum, uint64_t salt, char line[APPEND_LONGEST_LINE + 1]);
+size_t append_synced_line(uint64_t size, uint64_t salt, char line[APPEND_LONGEST_LINE + 1]);
 
 /* `finished` is called on the writer's thread when there is something for append_writer_collect. The folder's descriptor
  * becomes the writer's. NULL: memory or threads are exhausted. */
