@@ -419,11 +419,15 @@ static inline void sync_file(struct file *file) {
     forget_changes(file);
 }
 
-/* They count as written, but nothing brings them to the disk any more, but perhaps the file's length. */
+/* They count as written, but nothing brings them to the disk any more. Of the file's length the journal tells, as of names: a cut
+ * gets there, perhaps also that the file is longer. A system that cannot write its journal stops the whole file system. */
 static inline void keep_in_memory(struct file *file) {
     if (!file->has_lost) copy_bytes(&file->seen, &file->synced);
     file->has_lost = true;
     apply_changes(&file->seen, file);
+    for (const struct change *change = file->first; change; change = change->next)
+        if (change->cuts && change->at < file->synced.length) resize(&file->synced, change->at);
+    if (file->fsynced > file->synced.length) file->fsynced = file->synced.length;
     forget_changes(file);
     if (one_in(2) && file->seen.length > file->synced.length) resize(&file->synced, file->seen.length);
 }
