@@ -224,12 +224,12 @@ void replay_registry_drop(struct replay_registry *registry, struct replay_entry 
     while (*link != entry) link = &(*link)->next;
     *link = entry->next;
     registry->count--;
+    replay_entry_retain(entry); /* while clients let go of it: a log without memory closes some */
     entry->next = registry->dropped;
     registry->dropped = entry;
     entry->dropped = true;
     table_share_leave(entry->table);
     replay_log_dropped(entry);
-    replay_entry_retain(entry); /* while its waiters let go of it */
     wait_queue_expire_all(registry->server, &entry->adders);
     wait_queue_expire_all(registry->server, &entry->samplers);
     wait_queue_expire_all(registry->server, &entry->changers);
