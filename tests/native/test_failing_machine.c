@@ -53,6 +53,7 @@ static void tally_add(atomic_uint_fast64_t *sum, uint64_t more) {
 }
 
 static int fsync_policy;
+static uint64_t broken_us; /* since when the log has lacked a change for which there was no memory; 0: it is whole */
 static uint32_t memory_is_short; /* one allocation of a turn in so many fails; 0: none does */
 
 /* ---- asking ---------------------------------------------------------------------------------------------------------- */
@@ -141,12 +142,20 @@ static void check_earlier_increments(void) {
     }
 }
 
+/* What happens once the disk is gone does not make it whole any more. */
+static void look_at_log(void) {
+    if (disk_is_gone) return;
+    bool is_broken = server->durability->append_log->broken;
+    broken_us = !is_broken ? 0 : broken_us ? broken_us : machine_us;
+}
+
 /* Returns how long the loop would sleep now. */
 static uint64_t turn(void) {
     uint64_t wait_us = server_step(server);
     if (transport->operations->poll(transport, 0) > 0) wait_us = 0;
     take_moment();
     look_at_answers();
+    look_at_log();
     check_earlier_increments();
     return wait_us;
 }
@@ -210,9 +219,12 @@ static void start(void) {
     }
 }
 
-/* The earliest moment that the next server may be at. */
+/* The earliest moment that the next server may be at. Where answers do not wait for the disk, a log that takes no changes
+ * any more, since a call or an allocation has failed, keeps the promises of the time before that. It refuses changes then, and
+ * is whole again only once it was rewritten: a rewrite that fails, too, is tried again after ten seconds. */
 static uint32_t promised_moment(void) {
     uint64_t until_us = disk_failed_us && fsync_policy != ALWAYS ? disk_failed_us : disk_ended_us;
+    if (broken_us && broken_us < until_us) until_us = broken_us;
     uint32_t promised = 0;
     for (uint32_t i = 0; i < asked_count; i++) {
         const struct asked *question = &asked[i];
@@ -283,6 +295,7 @@ static void end(void) {
     bool is_kill = one_in(2);
     end_the_process(is_kill);
     uint32_t promised = fsync_policy != NO ? promised_moment() : 0;
+    broken_us = 0;
     if (tracing) fprintf(stderr, "%s, fsync %d\n", is_kill ? "kill" : "loss of power", fsync_policy);
     tally_add(&tally->rewrites, server->durability->append_log->rewrites);
     memset(clients, 0, sizeof clients);
