@@ -17,6 +17,7 @@
 
 #define PIECES 256
 #define PAGE_BYTES 4096u
+#define MOST_AT_ONCE 0x7ffff000u /* Linux writes no more in a call */
 #define EARLY_BYTES (4u << 20)
 #define AGAIN_BYTES (1u << 20)
 
@@ -77,8 +78,18 @@ static int take_pieces(const struct append_buffer *buffer, struct append_place *
 
 /* One call, if they are not too many. Between two calls the system may write to the disk what is there already, and a
  * loss of power may keep that and what comes behind the page, but not the rest of the page: no sector of zeros would tell of
- * the hole in the middle of a value. So every call but the last ends with a page. (One that the system cuts short, at 2 GB or
- * as the disk becomes full, does not: what follows in the very same page would have to be lost alone.) */
+ * the hole in the middle of a value. So every call but the last ends with a page, and one that the system cuts short, as the
+ * disk becomes full, has failed. (It cuts short one of 2 GB, too, which goes on where it was cut.) */
+static int write_pieces(const struct append_writer *writer, struct iovec *pieces, int count, size_t length) {
+    if (length > MOST_AT_ONCE) return write_all_pieces(writer->descriptor, pieces, count);
+    ssize_t written;
+    do {
+        written = writev(writer->descriptor, pieces, count);
+    } while (written < 0 && errno == EINTR);
+    if (written >= 0 && (size_t)written < length) errno = ENOSPC;
+    return written == (ssize_t)length ? 0 : -1;
+}
+
 static int write_buffer(struct append_writer *writer, uint64_t *size, uint32_t *checksum) {
     struct append_place place = {0};
     struct iovec pieces[PIECES];
@@ -96,9 +107,11 @@ static int write_buffer(struct append_writer *writer, uint64_t *size, uint32_t *
         for (int i = 0; i < count; i++) *checksum = crc32c(*checksum, pieces[i].iov_base, pieces[i].iov_len);
         *size += length;
         is_last = place.piece == writer->given.count;
-        if (is_last)
-            pieces[count++] = take_line(end, append_checksum_line(*checksum, writer->salt, end), size, checksum);
-        if (write_all_pieces(writer->descriptor, pieces, count) < 0) return -1;
+        if (is_last) {
+            pieces[count] = take_line(end, append_checksum_line(*checksum, writer->salt, end), size, checksum);
+            length += pieces[count++].iov_len;
+        }
+        if (write_pieces(writer, pieces, count, length) < 0) return -1;
         begin_early(writer, *size);
     }
     return 0;
