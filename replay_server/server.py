@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,6 +37,8 @@ _MISSING = {
 }
 _LOG_BYTES = 64 * 1024
 """What the server keeps of its standard error (LOG_KEPT_BYTES), however much it prints."""
+_LOOK_S = 0.1
+"""Between two looks at a server that starts."""
 
 _running: weakref.WeakSet[Server] = weakref.WeakSet()
 
@@ -156,7 +159,9 @@ class Server:
             `directory`, or "latest" for the newest snapshot in `directory` (the server starts empty if there is none).
             A table of `tables` that the snapshot also has must equal it, except in what `Client.configure` changes;
             there `tables` overrides. `log()` shows what was restored and what is lost.
-        start_timeout: seconds in which the server must be ready.
+        start_timeout: seconds in which the server must be ready, or have read more of its files: one that loads is
+            waited for.
+        given_up: ends the start with a ServerError once it is set.
 
     Attributes:
         url: for `Client`: TCP, else TLS, else the unix socket.
@@ -186,6 +191,7 @@ class Server:
         *,
         restore: str | os.PathLike[str] | None = None,
         start_timeout: float = 30.0,
+        given_up: threading.Event | None = None,
     ) -> None:
         command = [str(find_executable(transport))]
         if transport != "kernel" and host != "127.0.0.1":
@@ -205,7 +211,7 @@ class Server:
         try:
             with lifeline:
                 self._process = self._spawn(command, setup, lifeline.fileno())
-            ready = self._await_ready(time.monotonic() + start_timeout)
+            ready = self._await_ready(start_timeout, given_up)
         except BaseException:
             self.stop(timeout=0)
             raise
@@ -244,14 +250,22 @@ class Server:
         except OSError as error:
             raise ServerError(f"cannot run {command[0]}: {error.strerror or error}") from error
 
-    def _await_ready(self, deadline: float) -> dict[str, str | Any]:
+    def _await_ready(self, patience_s: float, given_up: threading.Event | None) -> dict[str, str | Any]:
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
-        text = b""
+        text, bytes_read, deadline = b"", -1, 0.0
         while b"\n" not in text:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([descriptor], [], [], left)[0]:
-                raise ServerError(f"the server was not ready in time; it printed: {self.log().strip() or 'nothing'}")
+            if given_up is not None and given_up.is_set():
+                raise ServerError("the start was given up")
+            if (now_read := self._bytes_read()) != bytes_read:
+                bytes_read, deadline = now_read, time.monotonic() + patience_s
+            if (left := deadline - time.monotonic()) <= 0:
+                printed = self.log().strip() or "nothing"
+                raise ServerError(
+                    f"the server was not ready in time, and read nothing for {patience_s:g} s; it printed: {printed}"
+                )
+            if not select.select([descriptor], [], [], min(left, _LOOK_S))[0]:
+                continue
             chunk = os.read(descriptor, 4096)
             if not chunk:
                 status = self._process.wait()
@@ -265,6 +279,12 @@ class Server:
                 f"expected a line 'ready url=… unix=… pid=…' from the server, got {line!r}; it printed: {printed}"
             )
         return match.groupdict()
+
+    def _bytes_read(self) -> int:
+        """What the child has read so far, of files above all; 0 where the system does not tell."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            return int(Path(f"/proc/{self._process.pid}/io").read_text().split()[1])
+        return 0
 
     def log(self) -> str:
         """The end of what the server has printed on its standard error."""

@@ -8,11 +8,13 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from slow_server import slow_server
 
 import replay_server as rs
 from replay_server.server import find_executable
@@ -105,6 +107,26 @@ def test_a_server_that_polls_without_sleeping_serves_and_stops(eventually):
         time.sleep(0.2)
         assert int(client.redis.info("stats")["loop_turns"]) < turns + 100
         assert server.stop() == 0
+
+
+def test_a_server_that_reads_its_files_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("REPLAY_SERVER_EXECUTABLE", str(slow_server(tmp_path, seconds=6.0)))
+    with rs.Server(start_timeout=2.0) as server:
+        assert server.running
+
+
+def test_a_server_that_hangs_at_its_start_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setenv("REPLAY_SERVER_EXECUTABLE", str(slow_server(tmp_path, seconds=100.0, reads=False)))
+    with pytest.raises(rs.ServerError, match="not ready in time, and read nothing for 2 s"):
+        rs.Server(start_timeout=2.0)
+
+
+def test_a_start_is_given_up_where_somebody_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("REPLAY_SERVER_EXECUTABLE", str(slow_server(tmp_path, seconds=100.0)))
+    given_up = threading.Event()
+    threading.Timer(1.0, given_up.set).start()
+    with pytest.raises(rs.ServerError, match="the start was given up"):
+        rs.Server(given_up=given_up)
 
 
 def test_an_address_in_use_is_an_error():
