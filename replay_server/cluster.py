@@ -37,7 +37,7 @@ from .topology import MOST_SHARDS, ReplicaPlace, ShardPlace, Topology, parse_slo
 _ADOPT_S = 1.0
 _LONGEST_PAUSE_S = 5.0
 _STOPS_WITHIN_S = 10.0
-"""In which what watches replicas ends what it has begun."""
+"""In which what starts servers ends what it has begun."""
 _log = logging.getLogger("replay_server.cluster")
 
 
@@ -74,7 +74,8 @@ class Cluster(Members):
             returned, perhaps of another number of shards: see `docs/cluster.md`. Then nothing of a cluster may be in
             `directory` yet; the folder of the checkpoint stays as it is.
         pin: each shard has a core to itself; None = if this process may use more cores than there are shards.
-        start_timeout: seconds in which each shard must be ready.
+        start_timeout: seconds in which each shard must be ready, or have read more of its files: one that loads is
+            waited for.
         shard_of: URL of a cluster that runs, `redis+cluster://[:password@]host:port…`, perhaps on other hosts. The
             shards join it: they have its tables, each part as large as on its other shards, its password, and no slots
             of keys until some are moved there. Its clients use them within about a second.
@@ -85,6 +86,7 @@ class Cluster(Members):
         take_over: the number of a shard of `shard_of` whose place a server here takes while clients go on, with all its
             items and their ids, its keys, weights and gradients. They are copied first; only then does this return. Who
             ran the former server stops it a few seconds later. `shards` must be 1.
+        given_up: ends the start with a ServerError once it is set, and later the watch, as `stop` does, which sets it.
 
     Attributes:
         url: for `Client`: `redis+cluster://[:password@]host:port,host:port…`, of all shards.
@@ -95,7 +97,8 @@ class Cluster(Members):
         replicas: the replicas of each shard, by its number. One that takes its shard's place is among `servers` then.
         failovers: how often a replica took its shard's place.
         restarts: how many shards were started again from files, or empty.
-        failing: why a shard that died has not started again so far, by number; it is tried again within 5 s.
+        failing: why a shard that died has not started again so far, by number; it is tried again within 5 s. Or why one
+            that does not answer has not been replaced.
 
     Raises:
         TakeOverRefused: the shard that was to be taken over stays where it is; the message says why.
@@ -122,6 +125,7 @@ class Cluster(Members):
         shard_of: str | None = None,
         take_over: int | None = None,
         replicas: int = 0,
+        given_up: threading.Event | None = None,
     ) -> None:
         if take_over is not None and (shard_of is None or shards != 1):
             raise ServerError("expected take_over with shard_of and shards=1: the number of a shard of that cluster")
@@ -167,18 +171,22 @@ class Cluster(Members):
         self._directory = Path(self._temporary.name if self._temporary else directory or ".")
         self._cores = sorted(os.sched_getaffinity(0))
         self._pin = len(self._cores) > shards if pin is None else pin and len(self._cores) >= shards
-        self._stopping, self._lock = threading.Event(), threading.RLock()
+        self._stopping, self._lock = given_up or threading.Event(), threading.RLock()
         self.servers: list[Server] = []
         self._gone: list[tuple[float, Server]] = []
         """Shards that were taken out, and when they are stopped."""
         self._folders: dict[int, ShardFolders] = {}
-        self._own_ids = set()
+        self._own_ids = {}
         self._groups: dict[int, ShardReplicas] = {}
         """Of shards that have replicas."""
         self._began: dict[int, tuple[str | None, set[Snapshot]]] = {}
         """By number: what a shard was to restore, and which snapshots were in its folder then."""
         self._incomplete = set[int]()
         """Shards that began again, or whose replica leads now, and that may lack tables or settings."""
+        self._completing = threading.Lock()
+        """Held while they get them."""
+        self._starts = dict[int, threading.Thread]()
+        """What starts a shard again, by number."""
         self.restarts = self.failovers = 0
         self.failing: dict[int, str] = {}
         made: list[Path] = []
@@ -230,9 +238,8 @@ class Cluster(Members):
     @property
     def topology(self) -> Topology:
         """As the shards have it now."""
-        with self._lock:
-            self._adopt()
-            return self._topology
+        self._refresh()
+        return self._topology
 
     @property
     def running(self) -> bool:
@@ -282,7 +289,7 @@ class Cluster(Members):
         except ServerError as error:
             raise ShardNotStarted(number, str(error)) from error
         if self._pin:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):  # it was taken out meanwhile
                 os.sched_setaffinity(server.pid, {self._cores[self.numbers.index(number)]})
         return server
 
@@ -290,7 +297,7 @@ class Cluster(Members):
         """Starts the server of a shard in the shard's folder; `options` are those of `Server`."""
         folder = self._files(number).leading
         folder.mkdir(parents=True, exist_ok=True)
-        return Server(tables, directory=folder, **options)
+        return Server(tables, directory=folder, given_up=self._stopping, **options)
 
     def _start_replica(self, number: int, port: int, tls_port: int, folder: Path, follows: str) -> Server:
         """Starts a server that follows a shard, at this host and port, and writes no files."""
@@ -300,7 +307,7 @@ class Cluster(Members):
         config |= {"replica-serve-stale-data": False, "replica-announce-ip": self._announced}
         return Server(
             (), self._host, port, None, self._password, folder, self._maxmemory, config=config,
-            start_timeout=min(self._start_timeout, STARTS_WITHIN_S),
+            start_timeout=min(self._start_timeout, STARTS_WITHIN_S), given_up=self._stopping,
         )  # fmt: skip
 
     def _file_settings(self) -> dict[str, str]:
@@ -320,7 +327,7 @@ class Cluster(Members):
             place = self.numbers.index(number)
             self.servers[place] = server
             self.failovers += 1
-            self.failing.pop(number, None)
+            self._note_failing(number, None)
             if self._pin:
                 with contextlib.suppress(OSError):
                     os.sched_setaffinity(server.pid, {self._cores[place]})
@@ -334,70 +341,80 @@ class Cluster(Members):
         return "latest" if self._own_snapshots(number) else self._began[number][0]
 
     def _watch(self) -> None:
-        pauses, due, adopt_at = dict.fromkeys(self.numbers, 0.0), dict.fromkeys(self.numbers, 0.0), 0.0
+        adopt_at = 0.0
         while not self._stopping.wait(LOOK_S):
+            if time.monotonic() >= adopt_at:
+                try:
+                    self._refresh()
+                except (redis.RedisError, OSError) as error:  # such as a full disk: shards are watched on
+                    _log.warning("the topology was not looked at: %s", error)
+                self._complete_begun()
+                adopt_at = time.monotonic() + _ADOPT_S
+            self._stop_gone(time.monotonic())
             with self._lock:
-                if self._stopping.is_set():
-                    return
-                now = time.monotonic()
-                if now >= adopt_at:
-                    try:
-                        self._adopt()
-                    except (redis.RedisError, OSError) as error:  # such as a full disk: shards are watched on
-                        _log.warning("the topology was not looked at: %s", error)
-                    self._complete_begun()
-                    adopt_at = now + _ADOPT_S
-                self._stop_gone(now)
-                for number, server in zip(self.numbers, tuple(self.servers), strict=True):
-                    if number not in self.numbers or server.running or server.returncode == 0 or now < due[number]:
-                        continue
-                    if number in self._groups:  # which sees to it
-                        continue
-                    if self._restart(number):
-                        pauses[number] = 0.0
-                    else:
-                        pauses[number] = min(_LONGEST_PAUSE_S, 2 * pauses[number] or LOOK_S)
-                    due[number] = now + pauses[number]
+                pairs = [pair for pair in zip(self.numbers, self.servers, strict=True) if pair[0] not in self._groups]
+            for number in [number for number, server in pairs if not server.running and server.returncode != 0]:
+                if number not in self._starts or not self._starts[number].is_alive():
+                    self._starts[number] = threading.Thread(target=self._bring_back, args=(number,), daemon=True)
+                    self._starts[number].start()
+
+    def _bring_back(self, number: int) -> None:
+        """Starts a shard again, as often as it takes."""
+        pause_s = 0.0
+        while not self._stopping.wait(pause_s) and not self._restart(number):
+            pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s or LOOK_S)
 
     def _restart(self, number: int) -> bool:
-        """Starts a shard again; whether it runs."""
+        """Starts a shard again; whether it runs. Without the lock, since it may have large files to read."""
         with contextlib.suppress(redis.RedisError, OSError):
-            self._adopt()
-        if number not in self.numbers:  # another server has taken it over
-            return True
-        own = self.numbers.index(number)
-        died = self.servers[own]
+            self._refresh()
+        with self._lock:
+            if number not in self.numbers:  # another server has taken it over
+                return True
+            died = self._server_of(number)
         _log.warning("shard %d ended with status %s: starting it again", number, died.returncode)
         try:
             died.stop(timeout=0)
             port = urlsplit(died.url).port or 0  # in the topology it may be that of an earlier one
             tls_port = (urlsplit(died.tls_url).port or 0) if died.tls_url else self._tls_port
-            folders = self._files(number)
-            first = folders.first_whole(self._own_snapshots(number))
-            folders.chain, self._unwritten = [folders.chain[-1] if first is None else first], True
-            self.servers[own] = self._start(number, port, tls_port, self._own_snapshot(number))
+            with self._lock:
+                folders = self._files(number)
+                first = folders.first_whole(self._own_snapshots(number))
+                folders.chain, self._unwritten = [folders.chain[-1] if first is None else first], True
+            started = self._start(number, port, tls_port, self._own_snapshot(number))
         except (ReplayError, redis.RedisError, OSError) as error:
-            _log.error("shard %d did not start again: %s", number, error)
-            self.failing[number] = str(error)
+            if not self._stopping.is_set():
+                _log.error("shard %d did not start again: %s", number, error)
+                self._note_failing(number, str(error))
             return False
-        self._incomplete.add(number)
+        with self._lock:
+            is_entered = number in self.numbers and not self._stopping.is_set()
+            if is_entered:
+                self.servers[self.numbers.index(number)] = started
+                self._incomplete.add(number)
+        if not is_entered:
+            started.stop(timeout=0)
+            return True
         self._complete_begun()
         with contextlib.suppress(redis.RedisError, OSError):  # the watch does it, too
-            self._adopt()
-        self.failing.pop(number, None)
-        self.restarts += 1
+            self._refresh()
+        self._note_failing(number, None)
+        with self._lock:
+            self.restarts += 1
         return True
 
     def _complete_begun(self) -> None:
         """Gives shards that began again the tables and settings that they lack. What fails is tried again."""
-        for number in self._incomplete.intersection(self.numbers):
-            if not self._server_of(number).running:
-                continue
-            try:
-                self._complete(number, patient=False)
-                self._incomplete.discard(number)
-            except Exception as error:  # whatever it is, the shards are watched on
-                _log.warning("shard %d is not told its tables and settings, which is tried again: %s", number, error)
+        with self._completing:
+            for number in self._incomplete.intersection(self.numbers):
+                try:
+                    if self._server_of(number).running:
+                        self._complete(number, patient=False)
+                        self._incomplete.discard(number)
+                except Exception as error:  # whatever it is, the shards are watched on
+                    _log.warning(
+                        "shard %d is not told its tables and settings, which is tried again: %s", number, error
+                    )
 
     # ---- the topology ------------------------------------------------------------------------------------------------
 
@@ -445,8 +462,8 @@ class Cluster(Members):
         number = number_of(topology, shard)
         with self._clients() as clients:
             forgotten = forget(clients, topology, number, timeout=timeout, lose_items=lose_items, dead=dead)
-        with self._lock, contextlib.suppress(OSError):  # what cannot be written now is written later
-            self._adopt()
+        with contextlib.suppress(OSError):  # what cannot be written now is written later
+            self._refresh()
         return forgotten
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
@@ -541,8 +558,10 @@ class Cluster(Members):
         if self._owner != os.getpid():
             return
         self._stopping.set()
-        for group in self._groups.values():
-            group.join(_STOPS_WITHIN_S)
+        deadline = time.monotonic() + _STOPS_WITHIN_S
+        for thread in [*self._starts.values(), *(group.thread for group in self._groups.values())]:
+            if thread.is_alive():
+                thread.join(max(0.0, deadline - time.monotonic()))
         with self._lock:
             servers = [*self.servers, *(server for _, server in self._gone)]
             servers += [server for group in self._groups.values() for server in group.servers]

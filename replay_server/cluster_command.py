@@ -185,9 +185,10 @@ def _start(arguments: list[str]) -> int:
             shard_of=options.shard_of,
             take_over=options.take_over,
             replicas=options.replicas,
+            given_up=asked,
         )
     except (ReplayError, ValueError, OSError, redis.RedisError) as error:
-        return _fail(str(error), EXIT_FAILURE)
+        return 0 if asked.is_set() else _fail(str(error), EXIT_FAILURE)
     with cluster:
         if options.shard_of is not None:
             _name_left_out(settings.tables, cluster)

@@ -8,6 +8,7 @@ import json
 import logging
 import secrets
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -17,6 +18,7 @@ from urllib.parse import quote, urlsplit
 
 import redis
 
+from .at_once import at_once
 from .client import Client
 from .cluster_address import even_slots
 from .cluster_leave import leaving_reason
@@ -37,6 +39,8 @@ IMPATIENT: dict[str, Any] = {"connect_timeout": PATIENCE_S, "socket_timeout": PA
 """Timeouts of a client that waits for a shard no longer than `PATIENCE_S`."""
 _LINGER_S = 3.0
 """That a shard which was taken out still answers clients that have not noticed."""
+_MOST_IDS = 100
+"""That are known of a shard: it has a new one whenever another server leads, or may."""
 _ATTEMPTS = 20
 """To enter a topology that others change at the same time."""
 _log = logging.getLogger("replay_server.cluster")
@@ -55,6 +59,13 @@ def _is_open(topology: Topology) -> bool:
     return False
 
 
+def _told_by(client: redis.Redis) -> Topology | None:
+    """The topology of a shard; None where it does not answer."""
+    with contextlib.suppress(redis.RedisError, ValueError):
+        return topology_of(client)
+    return None
+
+
 class Members:
     """The shards of one supervisor as members of a cluster; see `cluster.Cluster`."""
 
@@ -62,13 +73,18 @@ class Members:
     servers: list[Server]
     _tables: list[Table]
     _topology: Topology
+    _lock: threading.RLock
+    """Held while these shards or their topology change; not while servers start, or may have to be waited for."""
+    _heard: tuple[dict[int, Topology], Topology | None] = {}, None
+    """The topologies of these shards that answered last, by number, and of another one."""
     _gone: list[tuple[float, Server]]
     """Shards that were taken out, and when they are stopped."""
     _parts: list[tuple[Table, int, str | None]]
     """Of a cluster that was joined: each table as a shard has it, that shard's number, and why it is closed."""
     _turns: itertools.count[int]
-    _own_ids: set[str]
-    """In topologies, of all servers that have led these shards."""
+    _own_ids: dict[int, list[str]]
+    """By number of the shard: its ids in topologies, of servers that have led it, or may."""
+    failing: dict[int, str]
     _unwritten = False
     """Whether the topology in the folder is older than `_topology`."""
     _shares: int
@@ -300,7 +316,7 @@ class Members:
         others = {
             shard.number
             for shard in now.shards
-            if ids.get(shard.number, shard.id) != shard.id and shard.id not in self._own_ids
+            if ids.get(shard.number, shard.id) != shard.id and shard.id not in self._own_ids.get(shard.number, ())
         }
         return {number for number in self.numbers if number in others or number in now.gone}
 
@@ -343,16 +359,16 @@ class Members:
     def _url_of(self, shard: ShardPlace) -> str:
         return f"redis://{self._login}{place_of(shard)}"
 
-    def _connection(self, number: int, topology: Topology | None = None) -> redis.Redis:
+    def _connection(self, number: int, topology: Topology | None = None, patient: bool = True) -> redis.Redis:
         if number in self.numbers:
             url = self.servers[self.numbers.index(number)].url
         else:
             url = self._url_of((topology or self._topology).shard(number))
-        return redis.Redis.from_url(url, socket_timeout=self._start_timeout)
+        return redis.Redis.from_url(url, socket_timeout=self._start_timeout) if patient else impatient(url)
 
-    def _push(self, numbers: Iterable[int]) -> None:
+    def _push(self, numbers: Iterable[int], patient: bool = True) -> None:
         """Tells shards the topology; others that do not answer are told by who runs them."""
-        with self._clients(numbers) as clients:
+        with self._clients(numbers, patient=patient) as clients:
             self._topology.push_to(clients)
 
     def _tell(self, change: Callable[[Topology], Topology], first: int) -> None:
@@ -365,31 +381,39 @@ class Members:
         for left in reversed(range(_ATTEMPTS)):
             before, self._topology = self._topology, change(self._topology)
             self._unwritten = True
-            with contextlib.ExitStack() as stack:
-                urls = {shard.number: self._own_url(shard) for shard in self._topology.shards}
-                clients = {number: stack.enter_context(impatient(url)) for number, url in urls.items()}
+            with self._clients(patient=False) as clients:
                 try:
                     self._topology.push_to(clients, first)
                 except redis.ResponseError:
-                    told = [before]
-                    for client in clients.values():
-                        with contextlib.suppress(redis.RedisError, ValueError):
-                            told.append(topology_of(client))
-                    self._topology = newest([each for each in told if each != self._topology])
+                    told = [each for each in at_once(_told_by, clients.values()) if each is not None]
+                    self._topology = newest([each for each in (before, *told) if each != self._topology])
                     if not left:
                         raise
                     continue
-            for number, server in self._replicas():
-                with impatient(server.url) as client, contextlib.suppress(redis.RedisError):
-                    client.execute_command(*self._topology.arguments(number))
+            at_once(self._tell_replica, self._replicas())
             return
+
+    def _tell_replica(self, replica: tuple[int, Server]) -> None:
+        """Tells the topology to a replica of a shard of this number, if it answers."""
+        number, server = replica
+        with impatient(server.url) as client, contextlib.suppress(redis.RedisError):
+            client.execute_command(*self._topology.arguments(number))
+
+    def _own(self, number: int, *ids: str) -> None:
+        """Notes that these are ids of a shard, so that a supervisor which is started again knows it by them."""
+        known = self._own_ids.get(number, [])
+        if new := [each for each in ids if each not in known]:
+            self._own_ids[number], self._unwritten = [*known, *new][-_MOST_IDS:], True
+
+    def _note_failing(self, number: int, why: str | None) -> None:
+        """Why a shard does not serve; None: it does. Who asks for the status reads it in the folder."""
+        with self._lock:
+            if self.failing.get(number) != why:
+                others = {each: told for each, told in self.failing.items() if each != number}
+                self.failing, self._unwritten = others if why is None else {**others, number: why}, True
 
     def _server_of(self, number: int) -> Server:
         return self.servers[self.numbers.index(number)]
-
-    def _own_url(self, shard: ShardPlace) -> str:
-        """Of the server that leads by now, where it is one of these shards."""
-        return self._server_of(shard.number).url if shard.number in self.numbers else self._url_of(shard)
 
     def _replicas(self) -> list[tuple[int, Server]]:
         """The replicas of these shards, with the shards' numbers."""
@@ -397,50 +421,60 @@ class Members:
 
     @contextlib.contextmanager
     def _clients(
-        self, numbers: Iterable[int] | None = None, topology: Topology | None = None
+        self, numbers: Iterable[int] | None = None, topology: Topology | None = None, patient: bool = True
     ) -> Iterator[dict[int, redis.Redis]]:
-        """Clients of shards by number; of all."""
+        """Clients of shards by number; of all. Not `patient`: each answers within `PATIENCE_S`."""
         chosen = [shard.number for shard in self._topology.shards] if numbers is None else numbers
-        clients = {number: self._connection(number, topology) for number in chosen}
+        clients = {number: self._connection(number, topology, patient) for number in chosen}
         try:
             yield clients
         finally:
             for client in clients.values():
                 client.close()
 
+    def _refresh(self) -> None:
+        """Takes over the newest topology that somebody else has pushed. All are asked at once, before the lock is
+        taken: nobody else waits for one that hangs. OSError: it cannot be written."""
+        with contextlib.ExitStack() as stack:
+            with self._lock:
+                runs = [number for number in self.numbers if self._server_of(number).running]
+                others = [shard.number for shard in self._others(self._topology)]
+                beside = [others[next(self._turns) % len(others)]] if others else []
+                clients = stack.enter_context(self._clients([*runs, *beside], patient=False))
+            answers = dict(zip(clients, at_once(_told_by, clients.values()), strict=True))
+        theirs = answers.pop(beside[0]) if beside else None
+        told = {number: each for number, each in answers.items() if each is not None}
+        with self._lock:
+            self._heard = told, theirs
+            self._adopt()
+
     def _adopt(self) -> None:
-        """Takes over the newest topology that somebody else has pushed, and tells it to those of these shards that
-        missed it. One of the other shards is asked, too: these may have been cut off, and it may not know of these, if
-        it was started again from files of before they joined."""
-        before = found = self._topology
-        told = dict[int, int]()
-        for number, server in zip(self.numbers, self.servers, strict=True):
-            if server.running:
-                with contextlib.suppress(redis.RedisError, ValueError), impatient(server.url) as client:
-                    own = topology_of(client)
-                    found, told[number] = newest([found, own]), own.version
-        others = self._others(self._topology)
-        if others:
-            beside = others[next(self._turns) % len(others)]
-            with (
-                contextlib.suppress(redis.RedisError, ValueError),
-                impatient(self._url_of(beside)) as client,
-            ):
-                theirs = topology_of(client)
-                numbers = {shard.number for shard in theirs.shards} | theirs.gone
+        """Takes over the newest topology that was heard of, and tells it to those of these shards that missed it. One
+        of the other shards was asked, too: these may have been cut off, and it may not know of these, if it was started
+        again from files of before they joined."""
+        told, theirs = self._heard
+        before, found = self._topology, newest([self._topology, *told.values()])
+        if theirs is not None:
+            numbers = {shard.number for shard in theirs.shards} | theirs.gone
+            with contextlib.suppress(redis.RedisError, ValueError):
                 if theirs.version >= found.version and not numbers.issuperset(self.numbers):
                     own = [self._topology.shard(number) for number in self.numbers]
                     joined = theirs.with_shards(replace(each, slots=()) for each in own if each.number not in numbers)
-                    with self._clients((numbers - theirs.gone) | set(told), joined) as clients:
+                    with self._clients((numbers - theirs.gone) | set(told), joined, patient=False) as clients:
                         joined.push_to(clients)
                     theirs = joined
                 found = newest([found, theirs])
         self._topology = found
         self._unwritten |= found is not before
         with contextlib.suppress(redis.ResponseError):  # one has a newer one by now: the next look finds it
-            self._push(number for number, version in told.items() if version < found.version)
+            missed = {number for number, own in told.items() if own.version < found.version}
+            self._push(missed.intersection(self.numbers), patient=False)
         self._unwritten |= self._part_with(self._parted(before, found))
-        if self._unwritten:  # also what could not be written the last time
+        self._keep()
+
+    def _keep(self) -> None:
+        """Writes the topology, unless the folder has it: also what could not be written the last time."""
+        if self._unwritten:
             self._write_topology()
             self._unwritten = False
 
@@ -455,7 +489,8 @@ class Members:
 
     def _stop_gone(self, now: float) -> None:
         """Stops shards that were taken out, when clients have had time to notice."""
-        for stop_at, server in self._gone:
-            if now >= stop_at:
-                server.stop()
-        self._gone = [(stop_at, server) for stop_at, server in self._gone if now < stop_at]
+        due = [server for stop_at, server in self._gone if now >= stop_at]
+        for server in due:
+            server.stop()
+        with self._lock:
+            self._gone = [each for each in self._gone if each[1] not in due]

@@ -48,7 +48,7 @@ from .errors import ReplayError, ServerError
 from .replica_group import BACKLOG, LOOK_EVERY_S, PROMOTED_WITHIN_S, ReplicaGroup
 from .server import Server
 from .snapshot_file import SnapshotFile
-from .topology import ReplicaPlace
+from .topology import ReplicaPlace, ShardPlace
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -182,7 +182,7 @@ class ShardReplicas(ReplicaGroup):
         self._synced = dict[int, tuple[int, ReplicaPlace]]()
         """Replicas that have a copy and follow: the process, and how clients know it."""
         self._settled, self._again_at, self._again_pause_s, self._checked_at = True, 0.0, _PAUSE_S, 0.0
-        self._thread = threading.Thread(target=self._run, name=f"replicas-of-shard-{number}", daemon=True)
+        self.thread = threading.Thread(target=self._run, name=f"replicas-of-shard-{number}", daemon=True)
         try:
             self._begin_group([cluster._server_of(number)], cluster._stopping)
             self._add_replicas(replicas, ports[0])
@@ -193,12 +193,7 @@ class ShardReplicas(ReplicaGroup):
 
     def start(self) -> None:
         """Begins to watch."""
-        self._thread.start()
-
-    def join(self, timeout: float) -> None:
-        """Waits until nothing is begun any more, after the cluster has said that it stops."""
-        if self._thread.is_alive():
-            self._thread.join(timeout)
+        self.thread.start()
 
     @property
     def servers(self) -> list[Server]:
@@ -283,14 +278,14 @@ class ShardReplicas(ReplicaGroup):
         one again."""
         server = self._servers[self._primary]
         address = {"host": self._cluster._host_of(server), "port": _port(server), "tls_port": _tls_port(server)}
+        now = self._place_now()
+        if now is None or not server.running or (now.host, now.port, now.tls_port) == tuple(address.values()):
+            return
+        run_id = self._info(self._primary, "server")["run_id"]
         with self._cluster._lock:
-            if self._shard not in self._cluster.numbers or not server.running:
-                return
-            now = self._cluster._topology.shard(self._shard)
-            if (now.host, now.port, now.tls_port) == tuple(address.values()):
-                return
-            run_id = self._info(self._primary, "server")["run_id"]
-            self._cluster._own_ids |= {now.id, run_id}
+            self._cluster._own(self._shard, now.id, run_id)
+            with contextlib.suppress(OSError):  # shards of other supervisors may be all that knows of it soon
+                self._cluster._keep()
             self._cluster._tell(
                 lambda topology: topology.with_shards(
                     [replace(topology.shard(self._shard), id=run_id, replicas=(), **address)]
@@ -306,19 +301,23 @@ class ShardReplicas(ReplicaGroup):
             for number, (pid, place) in sorted(self._synced.items())
             if number != self._primary and self._servers[number].running and self._servers[number].pid == pid
         )
+        now = self._place_now()
+        if now is None or now.replicas == places or self._cluster._topology.moves:
+            return
         with self._cluster._lock:
-            topology = self._cluster._topology
-            is_told = self._shard not in self._cluster.numbers or topology.shard(self._shard).replicas == places
-            if not is_told and not topology.moves:
-                self._cluster._tell(
-                    lambda now: now.with_shards([replace(now.shard(self._shard), replicas=places)]), self._shard
-                )
+            self._cluster._tell(
+                lambda topology: topology.with_shards([replace(topology.shard(self._shard), replicas=places)]),
+                self._shard,
+            )
+
+    def _place_now(self) -> ShardPlace | None:
+        """Where the shard is by the topology; None: it was taken out."""
+        topology = self._cluster._topology
+        return next((shard for shard in topology.shards if shard.number == self._shard), None)
 
     # ---- another primary ---------------------------------------------------------------------------------------------
 
     def _replace(self, why: str) -> None:
-        with self._cluster._lock, contextlib.suppress(redis.RedisError, OSError):
-            self._cluster._adopt()
         if self._shard in self._cluster.numbers and self._servers[self._primary].returncode != 0:
             super()._replace(why)
 
@@ -366,8 +365,8 @@ class ShardReplicas(ReplicaGroup):
             return
         self._enter_chain()
         with self._cluster._lock:
-            self._cluster._write_topology()
-            self._cluster._unwritten = False
+            self._cluster._unwritten = True
+            self._cluster._keep()
         for name, value in self._cluster._file_settings().items():
             self._ask(self._primary, any_command("CONFIG", "SET", name, value))
         with self._cluster._lock:
@@ -400,8 +399,8 @@ class ShardReplicas(ReplicaGroup):
     def _begin_again(self, former: int) -> None:
         if time.monotonic() < self._again_at:
             return
+        is_begun = self._cluster._restart(self._shard)
         with self._cluster._lock:
-            is_begun = not self._ending.is_set() and self._cluster._restart(self._shard)
             if self._shard not in self._cluster.numbers or self._ending.is_set():
                 return
             self._servers[former] = self._cluster._server_of(self._shard)
@@ -452,8 +451,7 @@ class ShardReplicas(ReplicaGroup):
 
     def _push_to(self, server: Server) -> None:
         """Tells a replica the topology, if it answers. Then it knows where to send clients."""
-        with self._cluster._lock:
-            topology = self._cluster._topology
+        topology = self._cluster._topology
         with impatient(server.url) as client, contextlib.suppress(redis.RedisError, ValueError):
             if topology_of(client).version < topology.version:
                 client.execute_command(*topology.arguments(self._shard))

@@ -9,6 +9,7 @@ from typing import Any
 
 import redis
 
+from .at_once import at_once
 from .cluster_address import SLOTS
 
 MOST_SHARDS = 256
@@ -129,8 +130,9 @@ class Topology:
         return words
 
     def push_to(self, clients: Mapping[int, redis.Redis], first: int | None = None) -> None:
-        """Tells it to every shard of it that there is a client of: `first`, then the others by number, and then those
-        that have gone. A shard that does not answer learns it from the supervisor that watches it.
+        """Tells it to every shard of it that there is a client of, and last to those that have gone. `first`, and then
+        the one of the lowest number that answers, are told alone: so of two topologies of a version one is refused
+        there, and nobody else hears of it. A shard that does not answer learns it from the supervisor that watches it.
 
         Args:
             clients: number of a shard → a client of it.
@@ -139,14 +141,23 @@ class Topology:
             redis.ResponseError: a shard has another topology of this version, or a newer one.
         """
         numbers = [shard.number for shard in self.shards if shard.number in clients]
-        gone = sorted(self.gone.intersection(clients))
-        for number in [*sorted(numbers, key=lambda each: (each != first, each)), *gone]:
-            try:
-                clients[number].execute_command(*self.arguments(number))
-            except redis.AuthenticationError:
-                raise
-            except (redis.ConnectionError, redis.TimeoutError):
-                continue
+        numbers.sort(key=lambda each: (each != first, each))
+        while numbers:
+            number = numbers.pop(0)
+            if self._tell(number, clients) and number != first:
+                break
+        at_once(lambda each: self._tell(each, clients), numbers)
+        at_once(lambda each: self._tell(each, clients), sorted(self.gone.intersection(clients)))
+
+    def _tell(self, number: int, clients: Mapping[int, redis.Redis]) -> bool:
+        """Whether the shard answers."""
+        try:
+            clients[number].execute_command(*self.arguments(number))
+        except redis.AuthenticationError:
+            raise
+        except (redis.ConnectionError, redis.TimeoutError):
+            return False
+        return True
 
     def shard(self, number: int) -> ShardPlace:
         """The shard of that number. Raises ValueError where there is none."""

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import redis
 from redis.cluster import RedisCluster
 from shards import wait_for
+from slow_server import pids_in, slow_server
 
 import replay_server as rs
 from replay_server.topology import Topology, parse_slots, slot_ranges
@@ -75,6 +77,46 @@ def test_a_shard_that_dies_comes_back_from_its_snapshot_at_its_place(tmp_path: P
             assert client.get("atari", ids).data["x"].tolist() == list(range(20))
         with redis.Redis.from_url(cluster.servers[1].url) as shard:
             assert shard.info("cluster")["cluster_shard"] == 1
+
+
+def test_a_shard_that_takes_long_to_start_again_holds_up_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, begun, go_on = rs.Cluster._start, threading.Event(), threading.Event()
+
+    def slow(self: rs.Cluster, number: int, *arguments: Any) -> rs.Server:
+        if number == 0:
+            begun.set()
+            assert go_on.wait(100)
+        return start(self, number, *arguments)
+
+    with rs.Cluster([TABLE], shards=2) as cluster:
+        monkeypatch.setattr(rs.Cluster, "_start", slow)
+        os.kill(cluster.pids[0], signal.SIGKILL)
+        wait_for(begun.is_set)
+        os.kill(cluster.pids[1], signal.SIGKILL)
+        wait_for(lambda: cluster.restarts == 1 and cluster.servers[1].running)
+        assert len(cluster.topology.shards) == 2
+        go_on.set()
+        wait_for(lambda: cluster.restarts == 2 and cluster.running)
+
+
+def test_a_cluster_that_is_stopped_gives_up_what_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with rs.Cluster([TABLE], shards=1, start_timeout=300.0) as cluster:
+        monkeypatch.setenv("REPLAY_SERVER_EXECUTABLE", str(slow_server(tmp_path, seconds=600.0)))
+        os.kill(cluster.pids[0], signal.SIGKILL)
+        wait_for(lambda: pids_in(tmp_path))
+    (starting,) = pids_in(tmp_path)
+    assert not Path(f"/proc/{starting}").exists()
+
+
+def test_the_command_gives_up_a_start_at_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPLAY_SERVER_EXECUTABLE", str(slow_server(tmp_path, seconds=600.0)))
+    command = [sys.executable, "-m", "replay_server", "cluster", "start", "--port", "0", "--dir", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        wait_for(lambda: pids_in(tmp_path))
+        process.terminate()
+        assert process.wait(60) == 0
+    (starting,) = pids_in(tmp_path)
+    assert not Path(f"/proc/{starting}").exists()
 
 
 def test_a_shard_that_dies_after_an_older_checkpoint_was_restored_has_nothing_of_what_was_given_up(

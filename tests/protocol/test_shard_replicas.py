@@ -269,6 +269,28 @@ def test_a_shard_that_began_again_leads_before_it_has_its_tables_and_has_them_in
         fail_over(cluster)
 
 
+def test_a_shard_that_takes_long_to_begin_again_holds_up_no_failover(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, begun, go_on = rs.Cluster._start, threading.Event(), threading.Event()
+
+    def slow(self: rs.Cluster, *arguments: Any) -> rs.Server:
+        begun.set()
+        assert go_on.wait(100)
+        return start(self, *arguments)
+
+    with replicated() as cluster:
+        monkeypatch.setattr(rs.Cluster, "_start", slow)
+        kill_all(cluster.servers[0], *cluster.replicas[0])
+        eventually(begun.is_set, "the start of the first one")
+        before = cluster.topology.shards[1]
+        kill(cluster.servers[1])
+        eventually(lambda: cluster.failovers == 1, "the failover of the other one")
+        eventually(lambda: cluster.topology.shards[1].port != before.port, "its place is told")
+        eventually(lambda: cluster.topology.shards[1].replicas, "its new replica")
+        assert cluster.restarts == 0
+        go_on.set()
+        eventually(lambda: cluster.restarts == 1 and is_settled(cluster), "the first one")
+
+
 def test_a_shard_that_begins_again_has_the_port_of_what_led_last(monkeypatch: pytest.MonkeyPatch) -> None:
     with replicated(shards=1) as cluster:
         (replica,) = cluster.replicas[0]
@@ -309,6 +331,21 @@ def test_a_shard_that_hangs_is_killed_before_its_replica_takes_its_place(monkeyp
             eventually(lambda: cluster.failovers == 1 and is_settled(cluster), "the failover")
             assert not hung.running
         assert values(client, ids) == list(range(10))
+
+
+def test_shards_that_hang_are_asked_at_once_and_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_group, "REPLACE_AFTER_S", 100.0)
+    with replicated(shards=4) as cluster, stopped(*cluster.pids):
+        began = time.monotonic()
+        asking = threading.Thread(target=lambda: cluster.topology)
+        asking.start()
+        time.sleep(0.5)
+        assert cluster._lock.acquire(timeout=1.0)
+        cluster._lock.release()
+        asking.join()
+        assert time.monotonic() - began < 2 * 2.0  # a question to each after the other takes 8 s
+
+
 
 
 def test_a_shard_that_could_not_be_killed_takes_no_writes_and_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
