@@ -332,6 +332,7 @@ class Members:
             self._shares = told.get("shares", len(numbers))
             for number, chain in told.get("chains", {}).items():
                 self._files(int(number)).chain = [int(generation) for generation in chain]
+            self._own_ids = {int(number): list(ids) for number, ids in told.get("ids", {}).items()}
         except (OSError, ValueError) as error:
             raise ServerError(f"{file} cannot be read: {error}") from error
         if len(numbers) not in (0, len(self.numbers)):
@@ -344,7 +345,8 @@ class Members:
 
     def _write_topology(self) -> None:
         chains = {number: self._files(number).chain for number in self.numbers}
-        own = {"own": self.numbers, "shares": self._shares, "chains": chains}
+        own = {"own": self.numbers, "shares": self._shares, "chains": chains, "ids": self._own_ids}
+        own["failing"] = self.failing
         write_whole(self._directory / FILE, json.dumps({**json.loads(self._topology.to_json()), **own}))
 
     def _files(self, number: int) -> ShardFolders:

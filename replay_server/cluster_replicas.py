@@ -271,6 +271,8 @@ class ShardReplicas(ReplicaGroup):
             host, run_id = self._cluster._host_of(server), self._info(number, "server")["run_id"]
             place = ReplicaPlace(run_id, host, _port(server), _tls_port(server))
             self._synced[number] = server.pid, place
+            with self._cluster._lock:  # it is written long before this replica leads
+                self._cluster._own(self._shard, run_id)
         self._push_to(server)
 
     def _tell_place(self) -> None:

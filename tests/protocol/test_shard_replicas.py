@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,12 @@ from links import eventually
 from redis.cluster import LoadBalancingStrategy, RedisCluster
 from redis.exceptions import MovedError
 from replicated_shards import (
+    LOGGED,
+    TABLE,
     about,
     add,
     add_to,
+    chain_in,
     fail_over,
     has_all,
     is_settled,
@@ -487,6 +492,34 @@ def test_an_older_topology_that_somebody_pushes_again_is_put_right() -> None:
         assert cluster.servers[0] is server
         assert cluster.url.count(server.url.rpartition("/")[2]) == 1
         assert cluster.topology.shards[0].port == int(server.url.rpartition(":")[2])
+
+
+def test_a_supervisor_that_died_before_it_wrote_of_a_promotion_knows_its_shard_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shards of another supervisor know of the promotion by then."""
+    tell, file, written = rs.Cluster._tell, tmp_path / "cluster.json", list[str]()
+
+    def kept(self: rs.Cluster, *arguments: Any) -> None:
+        if self.failovers and not written:
+            written.append(file.read_text())
+        tell(self, *arguments)
+
+    with replicated(shards=1, directory=tmp_path, config=LOGGED) as cluster:
+        ids, port = add_to(cluster.servers[0], 0), int(cluster.servers[0].url.rpartition(":")[2])
+        with rs.Cluster(shards=1, shard_of=cluster.url) as other:
+            eventually(lambda: len(json.loads(file.read_text())["shards"]) == 2, "the other shard in the file")
+            monkeypatch.setattr(rs.Cluster, "_tell", kept)
+            kill(cluster.servers[0])
+            eventually(lambda: other.topology.shards[0].port != port, "the promotion")
+            eventually(lambda: chain_in(tmp_path) == [1], "its append-only file")
+            cluster.stop()
+            chains = json.loads(file.read_text())["chains"]
+            file.write_text(json.dumps({**json.loads(written[0]), "chains": chains}))
+            with rs.Cluster([TABLE], shards=1, directory=tmp_path, config=LOGGED, replicas=1) as again:
+                eventually(lambda: other.topology == again.topology, "the shard is where it is")
+                with rs.Client(again.servers[0].url) as client:
+                    assert values(client, ids) == list(range(10))
 
 
 def test_of_several_replicas_one_leads_and_the_others_follow_it() -> None:
