@@ -10,23 +10,25 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import redis
 
 from .arguments import Parser, did_you_mean
+from .at_once import at_once
 from .client import Client
 from .cluster import Cluster
 from .cluster_checkpoint import checkpoint_of
 from .cluster_leave import forget, number_of
-from .cluster_members import IMPATIENT
+from .cluster_members import IMPATIENT, failing_in
 from .cluster_moves import move
-from .cluster_shards import SCHEME, Shards, tables_of
+from .cluster_shards import SCHEME, SILENT, Shards, place_of, tables_of
 from .config import ConfigError, ServeConfig, load_config, parse_size, read_password
 from .connection import PASSWORD_VARIABLE
 from .errors import ReplayError
+from .replica_group import REPLACE_AFTER_S
 from .table import Table
 from .topology import parse_slots
 
@@ -286,14 +288,20 @@ def _with_shards(server: str, run: Callable[[Shards], int]) -> int:
             return _fail(str(error), EXIT_FAILURE)
 
 
-def shard_status(client: redis.Redis) -> dict[str, Any]:
-    """What one shard tells of itself; `{"running": False}` where it does not answer."""
+def _asked(client: redis.Redis, tell: Callable[[redis.Redis], dict[str, Any]]) -> dict[str, Any]:
+    """What a server tells, and the folder of its files; `{"running": False}` where it does not answer."""
     try:
-        info: Mapping[str, Any] = client.info()
-    except redis.ConnectionError:
+        told = {"running": True, **tell(client)}
+        with contextlib.suppress(redis.ResponseError):  # the user may not ask for it
+            told["folder"] = str(client.config_get("dir")["dir"])
+        return told
+    except SILENT:
         return {"running": False}
+
+
+def _shard_status(client: redis.Redis) -> dict[str, Any]:
+    info: Mapping[str, Any] = client.info()
     return {
-        "running": True,
         "pid": info["process_id"],
         "uptime_s": info["uptime_in_seconds"],
         "version": info.get("cluster_topology_version", 0),
@@ -304,13 +312,28 @@ def shard_status(client: redis.Redis) -> dict[str, Any]:
     }
 
 
+def _replica_status(client: redis.Redis) -> dict[str, Any]:
+    info: Mapping[str, Any] = client.info("replication")
+    return {"link": info.get("master_link_status", "")}
+
+
 def status_of(shards: Shards) -> dict[str, Any]:
-    """The topology, and what each shard tells of itself."""
+    """The topology, what each shard and its replicas tell of themselves, and why shards do not serve, as far as the
+    folders of their supervisors are on this host."""
     told = json.loads(shards.topology.to_json())
+    asked = [(*pair, _shard_status) for pair in zip(shards.topology.shards, told["shards"], strict=True)]
+    for place, shard in [pair[:2] for pair in asked]:
+        asked += [(*pair, _replica_status) for pair in zip(place.replicas, shard["replicas"], strict=True)]
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(shards.asking(place_of(place), REPLACE_AFTER_S)) for place, *_ in asked]
+        answers = at_once(lambda each: _asked(each[0], each[1][2]), zip(clients, asked, strict=True))
+    folders = {Path(answer.pop("folder")).parent for answer in answers if "folder" in answer}
+    for (_, server, _), answer in zip(asked, answers, strict=True):
+        server.update(answer)
     for shard in told["shards"]:
-        shard.update(shard_status(shards.clients[shard["shard"]]))
         shard["slot_count"] = sum(last - first + 1 for first, last in shard["slots"])
         shard["leaving"] = shard["shard"] in shards.topology.leaving
+    told["failing"] = {number: why for folder in folders for number, why in failing_in(folder).items()}
     return told
 
 
@@ -320,22 +343,29 @@ def _show(told: Mapping[str, Any]) -> None:
         place = f"{shard['shard']:>4}  {shard['host']}:{shard['port']:<6}{shard['slot_count']:>6} slots"
         if not shard["running"]:
             print(f"{place}  does not answer")
+            _show_replicas(shard["replicas"])
             continue
         items = "".join(f"  {name} {size:,}" for name, size in shard["tables"].items())
         leaves = "  leaves" if shard["leaving"] else ""
         memory = f"{shard['memory_bytes'] / 2**20:,.1f} MiB"
         print(f"{place}  pid {shard['pid']}  {shard['keys']:,} keys  {memory}{items}{leaves}")
-        for replica in shard["replicas"]:
-            print(f"      {replica['host']}:{replica['port']} is its replica")
+        _show_replicas(shard["replicas"])
     for each in told["moves"]:
         first, last = each["slots"]
         print(f"      slots {first}-{last} move from {each['from']} to {each['to']}")
     if supervisor := told.get("supervisor"):
         print(f"      {supervisor['restarts']} started again")
-        for number, why in supervisor["failing"].items():
-            print(f"{number:>4}  is not started again so far: {why}")
+    for number, why in {**told["failing"], **(supervisor or {}).get("failing", {})}.items():
+        print(f"{number:>4}  does not serve so far: {why}")
     if told["gone"]:
         print(f"      shards that were taken out: {', '.join(map(str, told['gone']))}")
+
+
+def _show_replicas(replicas: Sequence[Mapping[str, Any]]) -> None:
+    for replica in replicas:
+        state = ", and is cut off from it" if replica["running"] else ", and does not answer"
+        state = "" if replica.get("link") == "up" else state
+        print(f"      {replica['host']}:{replica['port']} is its replica{state}")
 
 
 def _status(arguments: list[str]) -> int:

@@ -59,6 +59,14 @@ def _is_open(topology: Topology) -> bool:
     return False
 
 
+def failing_in(directory: Path) -> dict[int, str]:
+    """Why shards of a cluster's folder do not serve, by number; {} where the folder is not on this host."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        failing = json.loads((directory / FILE).read_text()).get("failing", {})
+        return {int(number): str(why) for number, why in failing.items()}
+    return {}
+
+
 def _told_by(client: redis.Redis) -> Topology | None:
     """The topology of a shard; None where it does not answer."""
     with contextlib.suppress(redis.RedisError, ValueError):

@@ -45,7 +45,14 @@ from .cluster_checkpoint import folder_of
 from .cluster_shards import impatient, topology_of
 from .commands import Standing, any_command
 from .errors import ReplayError, ServerError
-from .replica_group import BACKLOG, LOOK_EVERY_S, PROMOTED_WITHIN_S, ReplicaGroup
+from .replica_group import (
+    BACKLOG,
+    KILL_AFTER_S,
+    LOOK_EVERY_S,
+    PROMOTED_WITHIN_S,
+    REPLACE_AFTER_S,
+    ReplicaGroup,
+)
 from .server import Server
 from .snapshot_file import SnapshotFile
 from .topology import ReplicaPlace, ShardPlace
@@ -246,6 +253,8 @@ class ShardReplicas(ReplicaGroup):
 
     def _ask_all(self) -> None:
         super()._ask_all()
+        if self._silent_s(self._primary) <= REPLACE_AFTER_S:
+            self._cluster._note_failing(self._shard, None)
         with contextlib.suppress(ReplayError):
             about = self._info(self._primary)
             told, self._told_at = int(about["master_repl_offset"]), time.time()
@@ -322,6 +331,17 @@ class ShardReplicas(ReplicaGroup):
     def _replace(self, why: str) -> None:
         if self._shard in self._cluster.numbers and self._servers[self._primary].returncode != 0:
             super()._replace(why)
+
+    def _cannot_be_replaced(self, silent_s: float) -> bool:
+        is_logged = self._folders.log(self._folders.chain[0]) is not None
+        what = "it is waited for, since it has no append-only file to begin with: end its process to give it up"
+        if is_logged:
+            what = f"its process is killed after {KILL_AFTER_S:g} s, and begins with its append-only file"
+        why = f"it does not answer, and no replica that answers has all that it had: {what}"
+        if self._cluster.failing.get(self._shard) != why:
+            self._say(why)
+            self._cluster._note_failing(self._shard, why)
+        return is_logged
 
     def _may_lead(self, number: int, about: Mapping[str, str]) -> bool:
         epoch, offset = int(about["master_epoch"]), int(about["master_repl_offset"])

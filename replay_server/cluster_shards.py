@@ -57,7 +57,7 @@ class Shards:
         """The topologies of the shards that answer soon enough, and why one let nobody in."""
         told, refused = list[Topology](), None
         for place in places:
-            with impatient(self.url_of(place), patience_s, **self._options) as client:
+            with self.asking(place, patience_s) as client:
                 try:
                     told.append(topology_of(client))
                 except redis.AuthenticationError as error:
@@ -73,6 +73,10 @@ class Shards:
     def url_of(self, place: str) -> str:
         """Of the shard at host:port; with a password only where the URL has one."""
         return f"redis://{self._login}{place}"
+
+    def asking(self, place: str, patience_s: float) -> redis.Redis:
+        """A client of the server at host:port that waits for an answer for no longer than that."""
+        return impatient(self.url_of(place), patience_s, **self._options)
 
     def _client(self, place: str) -> redis.Redis:
         return redis.Redis.from_url(self.url_of(place), socket_timeout=_PATIENCE_S, **self._options)

@@ -35,8 +35,9 @@ ASK_EVERY_S = 1.0
 REPLACE_AFTER_S = 5.0
 """A primary that has not answered for so long is replaced, where a replica answers."""
 KILL_AFTER_S = 60.0
-"""A replica that has not answered for so long is killed, and started again. So long is waited for one that may have the
-only copy of the data of a primary that is gone."""
+"""A replica that has not answered for so long is killed, and started again. So is a primary that no replica may
+replace, where its files have all that it had. So long is waited for a replica that may have the only copy of the data
+of a primary that is gone."""
 DIES_WITHIN_S = 2.0
 """A process that was killed and is still there is waited for no longer."""
 DRAINS_WITHIN_S = 1.0
@@ -92,6 +93,11 @@ class ReplicaGroup(ABC):
     def _pause_s(self, number: int) -> float:
         """How long to wait before a replica that has died is started again."""
 
+    def _cannot_be_replaced(self, silent_s: float) -> bool:
+        """The primary does not answer, and no replica that answers may lead. Whether to kill it after `KILL_AFTER_S`,
+        since it would begin again with all that it had."""
+        return False
+
     def _count_death(self, why: str) -> None:  # noqa: B027 - not everybody counts
         """A primary was replaced."""
 
@@ -112,9 +118,13 @@ class ReplicaGroup(ABC):
         """Notices who is silent, follows what people did (FAILOVER, REPLICAOF NO ONE), and has the others follow."""
         standings = self._standings()
         self._go_with_chosen(standings)
-        if self._silent_s(self._primary) > REPLACE_AFTER_S and self._furthest_ahead():
+        if self._silent_s(self._primary) > REPLACE_AFTER_S:
+            can_be_replaced = bool(self._furthest_ahead())
             self._standing(self._primary)  # the whole machine may have slept
-            if (silent_s := self._silent_s(self._primary)) > REPLACE_AFTER_S:
+            silent_s = self._silent_s(self._primary)
+            if silent_s > REPLACE_AFTER_S and (
+                can_be_replaced or (self._cannot_be_replaced(silent_s) and silent_s > KILL_AFTER_S)
+            ):
                 self._replace(f"has not answered for {silent_s:.0f} s")
         for number, standing in standings.items():
             if number != self._primary:

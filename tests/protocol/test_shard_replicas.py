@@ -351,6 +351,51 @@ def test_shards_that_hang_are_asked_at_once_and_hold_up_nobody(monkeypatch: pyte
         assert time.monotonic() - began < 2 * 2.0  # a question to each after the other takes 8 s
 
 
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_a_shard_that_hangs_and_has_more_than_its_replica_begins_with_its_append_only_file(
+    is_logged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = LOGGED if is_logged else None
+    with replicated(shards=1, directory=tmp_path, config=config) as cluster:
+        hung, (replica,), group = cluster.servers[0], cluster.replicas[0], cluster._groups[0]
+        ids = add_to(hung, 0)
+        with contextlib.ExitStack() as stack:
+            with rs.Client(hung.url) as client, stopped(replica.pid):
+                leave_behind(client, hung, group)
+                ids += add(client, 10)
+                if not is_logged:
+                    client.checkpoint()
+                stack.enter_context(stopped(hung.pid))
+            monkeypatch.setattr(replica_group, "REPLACE_AFTER_S", 1.0)
+            eventually(lambda: "no replica that answers has all" in cluster.failing.get(0, ""), "the reason")
+            eventually(lambda: "does not serve so far: it does not answer" in shown(cluster, capsys), "the same")
+            assert hung.running
+            monkeypatch.setattr(replica_group, "KILL_AFTER_S", 2.0)
+            if is_logged:
+                eventually(lambda: cluster.restarts == 1 and is_settled(cluster), "the shard again")
+            else:
+                time.sleep(5.0)
+                assert hung.running
+        eventually(lambda: not cluster.failing and is_settled(cluster), "the shard again")
+        assert (cluster.failovers, cluster.restarts) == (0, int(is_logged))
+        eventually(lambda: "does not serve" not in shown(cluster, capsys), "the shard in the status")
+        with rs.Client(cluster.url) as client:
+            assert values(client, ids) == list(range(20))
+
+
+def leave_behind(client: rs.Client, server: rs.Server, group: ShardReplicas) -> None:
+    """Adds more than reaches a replica that is stopped, and lets the group know of it for some seconds."""
+    for number in range(64):
+        client.redis.set(f"filler:{number}", b"0" * (1 << 20))
+    end = about(server)["master_repl_offset"]
+    eventually(lambda: (group._ahead.get(1) or [(0, 0.0)])[-1][0] >= end, "the group knows how far the shard is")
+    eventually(lambda: group._told_at > group._ahead[1][0][1] + 3.0, "some more seconds")
+
+
+def shown(cluster: rs.Cluster, capsys: pytest.CaptureFixture[str]) -> str:
+    """What the command says of the cluster."""
+    main(["status", "--server", cluster.url])
+    return capsys.readouterr().out
 
 
 def test_a_shard_that_could_not_be_killed_takes_no_writes_and_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
