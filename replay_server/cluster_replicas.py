@@ -17,9 +17,10 @@ one that comes first in the chain has the newer files, whatever their names and 
 leads no more is ended; a fresh process in a fresh folder becomes the replica. Where all servers are gone, or the
 cluster is started again, it begins with the first folder of the chain that has whole files: an append-only file counts
 from its first manifest on, which names a whole base. The former primary's folder therefore stays in the chain, behind
-the new one, until that has whole files of its own. Then it leaves the chain, and its append-only file is removed.
-Snapshots are not, since the manifest of a checkpoint may name them. A snapshot that somebody had a replica write is
-renamed before its folder joins the chain.
+the new one, until that has whole files of its own. Then it leaves the chain, and its append-only file is removed, with
+the snapshots that it was to have by its rules of `save`. Those that have a name stay, since somebody, or the manifest
+of a checkpoint, may name them. A snapshot that somebody had a replica write is renamed before its folder joins the
+chain.
 
 **Nobody is promoted by an end in order.** A primary that was stopped (SHUTDOWN, SIGTERM) ends with status 0, and its
 replicas are then stopped, too, unless one was made the primary before (FAILOVER). `Cluster.stop` ends the watch before
@@ -30,6 +31,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import shutil
 import threading
 import time
@@ -66,6 +68,8 @@ _PAUSE_S, _LONGEST_PAUSE_S, _LONGEST_RESTART_S = 0.2, 5.0, 60.0
 _LOG_LATE_S = 3.0
 """By which an append-only file is surely less late."""
 _MOST_NOTED = 1000
+_OF_TIME = re.compile(r"replay-\d{8}-\d{6}-\d{3}\.snapshot")
+"""Of snapshots that nobody gave a name; `snapshot-keep` removes them, too."""
 _log = logging.getLogger("replay_server.cluster")
 
 Snapshot = tuple[int, str, int]
@@ -152,10 +156,17 @@ class ShardFolders:
         for file in self.folder(generation).glob("*.snapshot"):
             file.rename(file.with_name(f"{file.name}.of-replica"))
 
-    def remove_log(self, generation: int) -> None:
-        """The append-only file of a folder that is in the chain no more."""
+    def remove_files(self, generation: int, snapshots: Iterable[Snapshot]) -> None:
+        """Of a folder that is in the chain no more: its append-only file, and those of these snapshots that have names
+        of their time. The others are somebody's. The folder goes where it is empty then."""
+        folder = self.folder(generation)
         if self.log_folder is not None:
-            shutil.rmtree(self.folder(generation) / self.log_folder, ignore_errors=True)
+            shutil.rmtree(folder / self.log_folder, ignore_errors=True)
+        of_time = [folder / name for each, name, _ in snapshots if each == generation and _OF_TIME.fullmatch(name)]
+        with contextlib.suppress(OSError):
+            for file in [*of_time, *folder.glob("*.snapshot.partial")]:
+                file.unlink(missing_ok=True)
+            folder.rmdir()
 
 
 class ShardReplicas(ReplicaGroup):
@@ -403,9 +414,10 @@ class ShardReplicas(ReplicaGroup):
         with self._cluster._lock:
             first, *others = self._folders.chain
             is_logged = self._folders.log(first) is not None
-            own = {generation for generation, *_ in self._cluster._own_snapshots(self._shard)}
+            own = self._cluster._own_snapshots(self._shard)
             if not is_logged and (
-                first not in own or self._cluster._file_settings().get("appendonly", "").lower() == "yes"
+                all(generation != first for generation, *_ in own)
+                or self._cluster._file_settings().get("appendonly", "").lower() == "yes"
             ):
                 return
             self._folders.chain = [first]
@@ -416,7 +428,7 @@ class ShardReplicas(ReplicaGroup):
                 raise
         for generation in others:
             if generation not in self._unread:
-                self._folders.remove_log(generation)
+                self._folders.remove_files(generation, own)
 
     def _begin_again(self, former: int) -> None:
         if time.monotonic() < self._again_at:

@@ -174,6 +174,34 @@ def test_a_checkpoint_of_before_a_failover_is_restored_in_its_folder(tmp_path: P
         assert client.info("atari")["size"] == 100
 
 
+def test_snapshots_of_a_folder_that_is_used_no_more_go_unless_they_have_names(tmp_path: Path) -> None:
+    with replicated(shards=1, directory=tmp_path) as cluster:
+        cluster.checkpoint()
+        for generation in (0, 1):
+            with rs.Client(cluster.servers[0].url) as client:
+                Path(client.checkpoint("mine")).with_name("half.snapshot.partial").touch()
+                client.checkpoint()
+            fail_over(cluster)
+            former = Path(tmp_path / ("shard-0", "shard-0-1")[generation])
+            assert list(former.glob("replay-*.snapshot"))
+            with rs.Client(cluster.servers[0].url) as client:
+                client.checkpoint()
+            eventually(lambda generation=generation: len(chain_in(tmp_path)) == 1, "files of what leads now")
+            named = {"mine.snapshot", *(["cluster-checkpoint-1.snapshot"] if generation == 0 else [])}
+            eventually(lambda former=former, named=named: {file.name for file in former.iterdir()} == named, "room")
+
+
+def test_a_folder_without_a_file_that_is_somebodys_goes(tmp_path: Path) -> None:
+    folders = ShardFolders(tmp_path, 3, "log", "name.aof", [0])
+    for name in ("replay-20261120-195712-345.snapshot", "log/name.aof.manifest"):
+        (tmp_path / "shard-3" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "shard-3" / name).touch()
+    folders.remove_files(0, ())
+    assert [file.name for file in (tmp_path / "shard-3").iterdir()] == ["replay-20261120-195712-345.snapshot"]
+    folders.remove_files(0, folders.snapshots())
+    assert not (tmp_path / "shard-3").exists()
+
+
 def test_a_checkpoint_right_after_a_failover_names_files_that_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
