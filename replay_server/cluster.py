@@ -199,13 +199,24 @@ class Cluster(Members):
                 self._groups[number] = ShardReplicas(self, number, replicas, ports)
         except BaseException:
             self.stop(timeout=0)
-            for folder in made:
-                shutil.rmtree(folder, ignore_errors=True)
+            self._leave_nothing(made)
             raise
         self._watcher = threading.Thread(target=self._watch, name="replay-cluster", daemon=True)
         self._watcher.start()
         for group in self._groups.values():
             group.start()
+
+    def _leave_nothing(self, made: list[Path]) -> None:
+        """After a start that failed: removes the folders that are new, and with them all of the cluster that a
+        checkpoint was to begin."""
+        for folder in made:
+            shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            if made:
+                (self._directory / FILE).unlink()
+        for folder in [each for number in self.numbers for each in self._directory.glob(f"shard-{number}-*")]:
+            with contextlib.suppress(OSError):  # a replica writes no files
+                folder.rmdir()
 
     # ---- where it is -------------------------------------------------------------------------------------------------
 
@@ -486,8 +497,10 @@ class Cluster(Members):
         if others := self._others(topology):
             numbers = ", ".join(str(shard.number) for shard in others)
             raise ServerError(f"expected all shards to be run by this process, and {numbers} are run by another one")
-        urls = {number: server.url for number, server in zip(self.numbers, self.servers, strict=True)}
-        return write_checkpoint(self._directory, urls, topology, lambda: self.topology)
+        with self._lock:
+            urls = {number: server.url for number, server in zip(self.numbers, self.servers, strict=True)}
+            folders = {number: self._files(number).leading for number in urls}
+        return write_checkpoint(self._directory, urls, folders, topology, lambda: self.topology)
 
     def _beginning(
         self, restore: str | os.PathLike[str] | None, made: list[Path]

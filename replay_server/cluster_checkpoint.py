@@ -25,13 +25,20 @@ _OWN_NAME = re.compile(r"cluster-checkpoint-(\d+)\.snapshot")
 """Of the files that manifests name. The servers do not remove them, since they have names."""
 
 
-def write_checkpoint(directory: Path, urls: Mapping[int, str], topology: Topology, ask: Callable[[], Topology]) -> Path:
+def write_checkpoint(
+    directory: Path,
+    urls: Mapping[int, str],
+    folders: Mapping[int, Path],
+    topology: Topology,
+    ask: Callable[[], Topology],
+) -> Path:
     """Has each shard write a snapshot, all at about the same time, and then writes the manifest. The snapshots of the
     one before are removed then. Waits for another one that is being written.
 
     Args:
-        directory: the cluster's folder, with a folder of each shard in it.
+        directory: the cluster's folder.
         urls: of all shards, by number.
+        folders: of the servers that lead, in `directory`.
         topology: theirs.
         ask: the newest one that they have.
 
@@ -45,9 +52,9 @@ def write_checkpoint(directory: Path, urls: Mapping[int, str], topology: Topolog
     """
     if topology.moves:
         raise ServerError("expected no slot to be moving while shards are cut: finish the move, then try again")
-    if absent := [number for number in urls if not folder_of(directory, number).is_dir()]:
+    if absent := [folder.name for folder in folders.values() if not folder.is_dir()]:
         raise ServerError(
-            f"expected the folders of all shards in {directory} of this host, and shard-{absent[0]} is not there: "
+            f"expected the folders of all shards in {directory} of this host, and {absent[0]} is not there: "
             "checkpoint where all of them can be seen"
         )
     manifest = directory / CHECKPOINT_FILE
@@ -115,7 +122,7 @@ def checkpoint_of(shards: Shards) -> Path:
         )
     urls = {shard.number: shards.url_of(place_of(shard)) for shard in shards.topology.shards}
     return write_checkpoint(
-        directory, urls, shards.topology, lambda: newest_of(shards.clients.values(), shards.topology)
+        directory, urls, folders, shards.topology, lambda: newest_of(shards.clients.values(), shards.topology)
     )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
+import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +33,7 @@ from replicated_shards import (
 
 import replay_server as rs
 from replay_server.cluster_checkpoint import write_checkpoint
+from replay_server.cluster_command import main
 from replay_server.cluster_replicas import ShardFolders, ShardReplicas
 
 
@@ -202,6 +206,39 @@ def test_a_folder_without_a_file_that_is_somebodys_goes(tmp_path: Path) -> None:
     assert not (tmp_path / "shard-3").exists()
 
 
+def test_a_checkpoint_needs_the_folder_of_what_leads_alone(tmp_path: Path) -> None:
+    with replicated(shards=1, directory=tmp_path) as cluster:
+        fail_over(cluster)
+        shutil.rmtree(tmp_path / "shard-0")
+        assert "shard-0-1" in cluster.checkpoint().read_text()
+        assert main(["checkpoint", "--server", cluster.url]) == 0
+
+
+def test_a_restore_whose_replica_has_no_port_leaves_nothing_behind(tmp_path: Path) -> None:
+    with rs.Cluster([TABLE], shards=1, directory=tmp_path / "old") as cluster, rs.Client(cluster.url) as client:
+        add(client, 0)
+        manifest = cluster.checkpoint()
+    options: dict[str, Any] = {"shards": 1, "replicas": 2, "restore": manifest, "directory": tmp_path / "new"}
+    with contextlib.ExitStack() as stack:
+        port = free_ports(3, stack)[0]
+        with pytest.raises(rs.ServerError, match="another server has it"):
+            rs.Cluster([TABLE], port=port, **options)
+    assert not list((tmp_path / "new").iterdir())
+    with rs.Cluster([TABLE], **options) as cluster:
+        assert size(cluster.servers[0]) == 10
+
+
+def free_ports(count: int, stack: contextlib.ExitStack) -> range:
+    """Ports in a row, of which the last one is taken."""
+    while True:
+        with contextlib.ExitStack() as taken, contextlib.suppress(OSError):
+            first = taken.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+            for port in range(first + 1, first + count - 1):
+                taken.enter_context(socket.create_server(("127.0.0.1", port)))
+            stack.enter_context(socket.create_server(("127.0.0.1", first + count - 1)))
+            return range(first, first + count)
+
+
 def test_a_checkpoint_right_after_a_failover_names_files_that_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,13 +259,13 @@ def test_a_checkpoint_right_after_a_failover_names_files_that_stay(
 
 def test_a_checkpoint_goes_on_where_only_the_list_of_replicas_changes(tmp_path: Path) -> None:
     with replicated(shards=1, directory=tmp_path) as cluster:
-        topology, urls = cluster.topology, {0: cluster.servers[0].url}
+        topology, urls, folders = cluster.topology, {0: cluster.servers[0].url}, {0: tmp_path / "shard-0"}
         (shard,) = topology.shards
         other_list = topology.with_shards([replace(shard, replicas=())])
-        assert write_checkpoint(tmp_path, urls, topology, lambda: other_list).exists()
+        assert write_checkpoint(tmp_path, urls, folders, topology, lambda: other_list).exists()
         other_place = topology.with_shards([replace(shard, id="0" * 40)])
         with pytest.raises(rs.ServerError, match="it has changed"):
-            write_checkpoint(tmp_path, urls, topology, lambda: other_place)
+            write_checkpoint(tmp_path, urls, folders, topology, lambda: other_place)
 
 
 def test_what_a_replica_was_made_to_save_is_not_begun_with(tmp_path: Path) -> None:
