@@ -16,6 +16,7 @@ struct held_frame {
 
 struct fault_path {
     struct random_state random; /* of its own, so that directions do not depend on each other */
+    struct random_state cuts;
     struct fault_counters counters;
     struct held_frame held[FAULTS_HELD_MAX]; /* oldest first */
     uint32_t held_count;
@@ -27,7 +28,7 @@ struct faults {
     struct fault_path paths[FAULTS_DIRECTIONS];
 };
 
-#define KEYS "loss, duplicate, reorder, seed, hold-frames, hold-us"
+#define KEYS "loss, duplicate, reorder, cut, seed, hold-frames, hold-us"
 
 static int parse_probability(const char *key, const char *text, double *value, struct error *error) {
     char *end;
@@ -60,6 +61,7 @@ static int parse_pair(const char *key, const char *value, struct fault_settings 
     if (strcmp(key, "loss") == 0) return parse_probability(key, value, &settings->loss, error);
     if (strcmp(key, "duplicate") == 0) return parse_probability(key, value, &settings->duplicate, error);
     if (strcmp(key, "reorder") == 0) return parse_probability(key, value, &settings->reorder, error);
+    if (strcmp(key, "cut") == 0) return parse_probability(key, value, &settings->cut, error);
     if (strcmp(key, "seed") == 0) return parse_number(key, value, 0, UINT64_MAX, &settings->seed, error);
     if (strcmp(key, "hold-frames") == 0) {
         int status = parse_number(key, value, 1, 1000, &number, error);
@@ -103,8 +105,11 @@ struct faults *faults_new(const struct fault_settings *settings, const struct fa
     if (!faults) return NULL;
     faults->settings = *settings;
     faults->callbacks = *callbacks;
-    for (int direction = 0; direction < FAULTS_DIRECTIONS; direction++)
-        random_seed(&faults->paths[direction].random, settings->seed * FAULTS_DIRECTIONS + (uint64_t)direction);
+    for (int direction = 0; direction < FAULTS_DIRECTIONS; direction++) {
+        uint64_t seed = settings->seed * FAULTS_DIRECTIONS + (uint64_t)direction;
+        random_seed(&faults->paths[direction].random, seed);
+        random_seed(&faults->paths[direction].cuts, ~seed);
+    }
     return faults;
 }
 
@@ -140,6 +145,10 @@ void faults_frame(struct faults *faults, enum fault_direction direction, void *f
         path->counters.lost++;
         faults->callbacks.drop(faults->callbacks.context, direction, frame);
         return;
+    }
+    if (random_unit(&path->cuts) < settings->cut) {
+        path->counters.cut++;
+        faults->callbacks.cut(faults->callbacks.context, direction, frame, random_unit(&path->cuts));
     }
     void *copy = duplicated ? faults->callbacks.copy(faults->callbacks.context, direction, frame) : NULL;
     if (copy) {

@@ -1,4 +1,4 @@
-/* faults: loses, doubles and reorders frames between a port and a stack, for tests. The same seed and the same frames
+/* faults: loses, doubles, reorders and cuts frames between a port and a stack, for tests. The same seed and the same frames
  * give the same faults in each direction, whatever the other direction does. Frames are opaque here. */
 #ifndef REPLAY_NET_FAULTS_H
 #define REPLAY_NET_FAULTS_H
@@ -10,18 +10,19 @@
 #define FAULTS_HELD_MAX 64u /* frames held back at once in one direction; with so many the next is not held */
 
 struct fault_settings {
-    double loss; /* probabilities, of each frame by itself; a lost frame is neither doubled nor held */
+    double loss; /* probabilities, of each frame by itself; to a lost frame nothing else happens */
     double duplicate;
     double reorder; /* of being held back until others have overtaken */
+    double cut; /* of losing its end */
     uint64_t seed;
     uint32_t hold_frames; /* goes on after 1 to this many that were not held */
-    uint32_t hold_us;     /* and after this a frame goes on, whether others came or not */
+    uint32_t hold_us; /* and after this a frame goes on, whether others came or not */
 };
 
 enum fault_direction { FAULTS_RECEIVE, FAULTS_TRANSMIT, FAULTS_DIRECTIONS };
 
 struct fault_counters {
-    uint64_t frames, lost, duplicated, reordered;
+    uint64_t frames, lost, duplicated, reordered, cut;
 };
 
 struct fault_callbacks {
@@ -30,12 +31,14 @@ struct fault_callbacks {
     void (*pass)(void *context, enum fault_direction direction, void *frame);
     void (*drop)(void *context, enum fault_direction direction, void *frame);
     void *(*copy)(void *context, enum fault_direction direction, void *frame); /* NULL: no memory; then there is one */
+    void (*cut)(void *context, enum fault_direction direction, void *frame,
+                double share); /* leaves this share of it, < 1 */
 };
 
 struct faults;
 
-/* Reads "loss=0.01,duplicate=0.01,reorder=0.01,seed=1"; also hold-frames (8) and hold-us (2000). What is not said is 0,
- * but the seed is 1. Returns -1 with what is wrong. */
+/* Reads "loss=0.01,duplicate=0.01,reorder=0.01,cut=0.01,seed=1"; also hold-frames (8) and hold-us (2000). What is not said
+ * is 0, but the seed is 1. Returns -1 with what is wrong. */
 int faults_parse(const char *text, struct fault_settings *settings, struct error *error);
 /* NULL: no memory. */
 struct faults *faults_new(const struct fault_settings *settings, const struct fault_callbacks *callbacks);

@@ -21,7 +21,7 @@ static const char usage[] =
     "  --queue-bytes Q    that may wait for the line before frames are dropped (what the line holds both ways)\n"
     "  --frame-bytes F    the largest frame (1514)\n"
     "  --memory-bytes M   for frames under way (128 MiB)\n"
-    "  --faults TEXT      loss=0.01,duplicate=0.01,reorder=0.01,seed=1\n"
+    "  --faults TEXT      loss=0.01,duplicate=0.01,reorder=0.01,cut=0.01,seed=1\n"
     "  --spin-us S        wait awake so long before a frame is due (0)\n"
     "  --processor N      run there alone\n";
 

@@ -83,6 +83,16 @@ static void *copy(void *context, enum fault_direction direction, void *subject) 
     return made;
 }
 
+/* What is shorter than Ethernet's header cannot be sent. */
+static void cut(void *context, enum fault_direction direction, void *subject, double share) {
+    (void)context;
+    (void)direction;
+    struct relay_frame *frame = subject;
+    uint32_t left = (uint32_t)(frame->size * share);
+    if (left < ETH_HLEN) left = ETH_HLEN;
+    if (left < frame->size) frame->size = left;
+}
+
 /* ---- sockets ----------------------------------------------------------------------------------------- */
 
 static int refuse(struct error *error, const char *interface, const char *step) {
@@ -128,7 +138,8 @@ int relay_open(struct relay *relay, const struct relay_settings *settings, struc
     if (!make_frames(relay))
         return error_set(error, ERROR_GENERIC, "no memory for %llu bytes of frames",
                          (unsigned long long)own->memory_bytes);
-    const struct fault_callbacks callbacks = {.context = relay, .pass = put_on_line, .drop = lose, .copy = copy};
+    const struct fault_callbacks callbacks = {
+        .context = relay, .pass = put_on_line, .drop = lose, .copy = copy, .cut = cut};
     if (own->faults && !(relay->faults = faults_new(own->faults, &callbacks)))
         return error_set(error, ERROR_GENERIC, "no memory for faults");
     for (int i = 0; i < 2; i++) {
@@ -270,12 +281,12 @@ void relay_report(struct relay *relay, struct text *out) {
         text_append(out,
                     "\"from_%s\":{\"frames\":%llu,\"bytes\":%llu,\"dropped_queue\":%llu,\"dropped_memory\":%llu,"
                     "\"dropped_socket\":%u,\"dropped_oversize\":%llu,\"dropped_send\":%llu,"
-                    "\"lost\":%llu,\"duplicated\":%llu,\"reordered\":%llu},",
+                    "\"lost\":%llu,\"duplicated\":%llu,\"reordered\":%llu,\"cut\":%llu},",
                     relay->settings.interfaces[i], (unsigned long long)path->frames, (unsigned long long)path->bytes,
                     (unsigned long long)path->dropped_queue, (unsigned long long)path->dropped_memory, socket.tp_drops,
                     (unsigned long long)path->dropped_oversize, (unsigned long long)path->dropped_send,
                     (unsigned long long)faults.lost, (unsigned long long)faults.duplicated,
-                    (unsigned long long)faults.reordered);
+                    (unsigned long long)faults.reordered, (unsigned long long)faults.cut);
     }
     latency_append(&relay->late, "late_us", out);
     text_append(out, "}");

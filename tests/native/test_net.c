@@ -123,7 +123,7 @@ struct frame {
 struct record {
     int passed[2 * FRAMES + 8];
     int count;
-    int dropped;
+    int dropped, cut;
     bool no_memory;
 };
 
@@ -146,12 +146,17 @@ static void *on_copy(void *context, enum fault_direction direction, void *frame)
     return frame;
 }
 
+static void on_cut(void *context, enum fault_direction direction, void *frame, double share) {
+    CHECK(share >= 0 && share < 1 && ((struct frame *)frame)->live > 0);
+    ((struct record *)context + direction)->cut++;
+}
+
 static struct faults *injector(const char *text, struct record *records) {
     struct fault_settings settings;
     struct error error;
     CHECK(faults_parse(text, &settings, &error) == 0);
     memset(records, 0, FAULTS_DIRECTIONS * sizeof *records);
-    struct fault_callbacks callbacks = {records, on_pass, on_drop, on_copy};
+    struct fault_callbacks callbacks = {records, on_pass, on_drop, on_copy, on_cut};
     struct faults *faults = faults_new(&settings, &callbacks);
     CHECK(faults);
     for (int number = 0; number < FRAMES; number++) frames[number] = (struct frame){.number = number};
@@ -176,7 +181,7 @@ static void send_all(struct faults *faults, int every) {
 static struct record records[FAULTS_DIRECTIONS], again[FAULTS_DIRECTIONS];
 
 static void faults_hit_as_often_as_they_were_asked_for(void) {
-    struct faults *faults = injector("loss=0.01,duplicate=0.02,reorder=0.03,seed=7", records);
+    struct faults *faults = injector("loss=0.01,duplicate=0.02,reorder=0.03,cut=0.04,seed=7", records);
     send_all(faults, 1);
     for (int direction = 0; direction < FAULTS_DIRECTIONS; direction++) {
         struct fault_counters counters = faults_counters(faults, (enum fault_direction)direction);
@@ -184,6 +189,7 @@ static void faults_hit_as_often_as_they_were_asked_for(void) {
         CHECK(counters.lost > 140 && counters.lost < 260);
         CHECK(counters.duplicated > 320 && counters.duplicated < 480);
         CHECK(counters.reordered > 480 && counters.reordered < 720);
+        CHECK(counters.cut > 680 && counters.cut < 920 && records[direction].cut == (int)counters.cut);
         CHECK(records[direction].count == FRAMES - (int)counters.lost + (int)counters.duplicated);
         CHECK(records[direction].dropped == (int)counters.lost);
     }
@@ -205,6 +211,20 @@ static void the_same_seed_repeats_whatever_the_other_direction_does(void) {
     send_all(faults, 0);
     faults_free(faults);
     CHECK(memcmp(records[FAULTS_RECEIVE].passed, again[FAULTS_RECEIVE].passed, sizeof records[0].passed) != 0);
+}
+
+static void cuts_change_nothing_of_what_else_happens(void) {
+    struct faults *faults = injector("loss=0.05,duplicate=0.05,reorder=0.05,seed=11", records);
+    send_all(faults, 1);
+    faults_free(faults);
+    faults = injector("loss=0.05,duplicate=0.05,reorder=0.05,cut=0.5,seed=11", again);
+    send_all(faults, 1);
+    faults_free(faults);
+    for (int direction = 0; direction < FAULTS_DIRECTIONS; direction++) {
+        CHECK(records[direction].cut == 0 && again[direction].cut > 0);
+        CHECK(records[direction].count == again[direction].count);
+        CHECK(memcmp(records[direction].passed, again[direction].passed, sizeof records[0].passed) == 0);
+    }
 }
 
 static void a_frame_held_back_is_overtaken_by_no_more_than_was_said(void) {
@@ -283,6 +303,7 @@ static void a_wrong_text_is_refused_with_what_was_expected(void) {
     refused("loss=1.5", "got '1.5'");
     refused("reorder=nan", "got 'nan'");
     refused("duplicate=-0.1", "for duplicate");
+    refused("cut=2", "for cut");
     refused("loss=0.1x", "got '0.1x'");
     refused("seed=-1", "for seed, got '-1'");
     refused("seed=18446744073709551616", "for seed");
@@ -302,6 +323,7 @@ int main(void) {
     RUN(a_segment_with_its_checksum_and_pseudo_header_sums_to_all_ones);
     RUN(faults_hit_as_often_as_they_were_asked_for);
     RUN(the_same_seed_repeats_whatever_the_other_direction_does);
+    RUN(cuts_change_nothing_of_what_else_happens);
     RUN(a_frame_held_back_is_overtaken_by_no_more_than_was_said);
     RUN(a_frame_held_back_goes_on_when_no_other_comes);
     RUN(extremes_work);

@@ -316,12 +316,22 @@ static void *copy_frame(void *context, enum fault_direction direction, void *fra
     return rte_pktmbuf_copy(frame, port->pool, 0, UINT32_MAX);
 }
 
+/* Ethernet's header stays: without it drivers send nothing. What the device would complete of the rest is no longer there. */
+static void cut_frame(void *context, enum fault_direction direction, void *subject, double share) {
+    (void)context;
+    struct rte_mbuf *frame = subject;
+    uint32_t length = rte_pktmbuf_pkt_len(frame), left = (uint32_t)(length * share);
+    if (left < PORT_HEADER_BYTES) left = PORT_HEADER_BYTES;
+    if (length > left && frame->nb_segs == 1) rte_pktmbuf_trim(frame, (uint16_t)(length - left));
+    if (direction == FAULTS_TRANSMIT) frame->ol_flags = 0;
+}
+
 static int open_faults(struct port *port, const char *text, struct error *error) {
     if (text[0] == '\0') return 0;
     struct fault_settings settings;
     if (faults_parse(text, &settings, error) < 0) return -1;
     const struct fault_callbacks callbacks = {
-        .context = port, .pass = pass_frame, .drop = drop_frame, .copy = copy_frame};
+        .context = port, .pass = pass_frame, .drop = drop_frame, .copy = copy_frame, .cut = cut_frame};
     port->faults = faults_new(&settings, &callbacks);
     return port->faults ? 0 : error_set(error, ERROR_GENERIC, "no memory for faults");
 }
@@ -570,9 +580,10 @@ static void describe_faults(const struct port *port, struct text *out) {
     static const char *const names[FAULTS_DIRECTIONS] = {[FAULTS_RECEIVE] = "in", [FAULTS_TRANSMIT] = "out"};
     for (int direction = 0; direction < FAULTS_DIRECTIONS; direction++) {
         struct fault_counters counters = faults_counters(port->faults, (enum fault_direction)direction);
-        text_append(out, "transport_faults_%s:frames=%llu,lost=%llu,duplicated=%llu,reordered=%llu\r\n",
+        text_append(out, "transport_faults_%s:frames=%llu,lost=%llu,duplicated=%llu,reordered=%llu,cut=%llu\r\n",
                     names[direction], (unsigned long long)counters.frames, (unsigned long long)counters.lost,
-                    (unsigned long long)counters.duplicated, (unsigned long long)counters.reordered);
+                    (unsigned long long)counters.duplicated, (unsigned long long)counters.reordered,
+                    (unsigned long long)counters.cut);
     }
 }
 
