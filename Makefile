@@ -14,6 +14,8 @@ LOGDIR ?=
 # Further options of replay-server apex, e.g. ARGS="--profile cartpole"
 ARGS ?=
 FUZZ_SECONDS ?= 20
+# Of random faults, on each device.
+FAULT_SECONDS ?= 60
 # Of the simulated machine. The tests run as many, from seed 1 on.
 FIRST ?= 1
 SEEDS ?= 10000
@@ -43,7 +45,7 @@ C_STYLE := $(filter %.c %.h,$(filter-out native/cdef.h,$(NATIVE))) $(wildcard te
 
 SHELL_SCRIPTS := setup_dpdk.sh $(wildcard native/net/dpdk/setup/*.sh) native/net/lwip/fetch .ci/run .ci/release .ci/system-packages
 
-.PHONY: help setup lwip apex test test-slow test-vm lint format bench fuzz simulate reference docs sdist wheel clean FORCE
+.PHONY: help setup lwip apex test test-slow test-vm lint format bench fuzz faults simulate reference docs sdist wheel clean FORCE
 
 help:
 	@echo "make apex [ENV=ALE/Breakout-v5] [ACTORS=n] [MINUTES=m] [SEED=s] [LOGDIR=dir] [ARGS='--profile …']"
@@ -52,6 +54,7 @@ help:
 	@echo "make bench       replay-server bench server, with JSON and a plot in runs/bench"
 	@echo "make lint        ruff, pyright, clang-format      make format   rewrites files as lint wants them"
 	@echo "make fuzz        FUZZ_SECONDS=600 make fuzz: requests, commands, snapshots"
+	@echo "make faults      FAULT_SECONDS=3600 make faults: frames, links and devices that fail, over DPDK"
 	@echo "make simulate    SEEDS=10000 make simulate: the append-only file on a machine that fails"
 	@echo "make reference   writes docs/reference again, from the code      make docs   builds the website in build/site"
 	@echo "make lwip        sets up again what the transport over DPDK is built from"
@@ -163,6 +166,9 @@ simulate: setup
 
 fuzz: setup
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -s tests/native -k fuzz --timeout 0
+
+faults: setup
+	@FAULT_SECONDS=$(FAULT_SECONDS) $(BIN)/python -m pytest -s -m slow tests/transport/test_random_faults.py $(ARGS)
 
 reference: setup
 	@$(BIN)/python tests/docs/generate.py
