@@ -1,5 +1,5 @@
-"""On a line that loses, doubles and reorders one frame in a hundred, nothing is corrupted and nothing stands still for
-longer than TCP's own timers make it.
+"""On a line that loses, doubles, reorders and cuts one frame in a hundred each, nothing is corrupted and nothing stands
+still for longer than TCP's own timers make it.
 
 The DPDK port injects the faults itself (`dpdk-faults`); for the others `bench/line.py` does, by the same code.
 """
@@ -21,7 +21,7 @@ from replay_server.bench.lab import Lab
 from replay_server.bench.line import Line
 from replay_server.codec import encode_command
 
-FAULTS = "loss=0.01,duplicate=0.01,reorder=0.01,seed=1"
+FAULTS = "loss=0.01,duplicate=0.01,reorder=0.01,cut=0.01,seed=1"
 
 
 @contextlib.contextmanager
@@ -31,7 +31,7 @@ def line(lab: Lab) -> Iterator[None]:
         yield
         told = laid.end()
     for counts in (told["from_server"], told["from_client"]):
-        for done in ("lost", "duplicated", "reordered"):
+        for done in ("lost", "duplicated", "reordered", "cut"):
             assert 0.005 < counts[done] / counts["frames"] < 0.02, counts
 
 
