@@ -185,6 +185,7 @@ class Clients:
                 self.done[job.__name__] += 1
             except GONE:
                 self.done["lost connections"] += 1
+                time.sleep(0.05)
             except BaseException as error:  # `stop` tells of it
                 self.wrong.append(error)
                 return
@@ -381,14 +382,15 @@ class MemifClients:
         assert (self._folder / "kept").read_bytes() == expected, "other bytes over memif"
         self.done["whole"] += 1
 
-    def killed(self, source: random.Random) -> None:
-        """Among replies of many megabytes."""
+    def killed(self, source: random.Random, first: Callable[[], None] = lambda: None) -> None:
+        """Among replies of many megabytes, when `first` has been done."""
         process = self._start([request(["GET", "shared"])] * 200)
-        try:
-            _, said = process.communicate(timeout=source.uniform(0.3, 2.5))
-        except subprocess.TimeoutExpired:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(source.uniform(0.3, 2.5))
+        first()
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-            _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=60)
         assert "Sanitizer" not in said, said
         self.done["killed"] += 1
 
@@ -414,4 +416,4 @@ def test_clients_over_memif_get_no_wrong_byte(sanitized: Path, tmp_path: Path) -
                 tell(f"bout {bout + 1} of {bouts}: {dict(clients.done)}")
                 if bout + 1 < bouts:
                     life.check()
-            life.end()
+            clients.killed(source, life.end)

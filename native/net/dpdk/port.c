@@ -316,13 +316,17 @@ static void *copy_frame(void *context, enum fault_direction direction, void *fra
     return rte_pktmbuf_copy(frame, port->pool, 0, UINT32_MAX);
 }
 
-/* Ethernet's header stays: without it drivers send nothing. What the device would complete of the rest is no longer there. */
+/* Ethernet's header stays: without it drivers send nothing. What the device would complete of the rest is no longer there. Whoever
+ * reads beyond the end finds other bytes than were there. */
 static void cut_frame(void *context, enum fault_direction direction, void *subject, double share) {
     (void)context;
     struct rte_mbuf *frame = subject;
     uint32_t length = rte_pktmbuf_pkt_len(frame), left = (uint32_t)(length * share);
     if (left < PORT_HEADER_BYTES) left = PORT_HEADER_BYTES;
-    if (length > left && frame->nb_segs == 1) rte_pktmbuf_trim(frame, (uint16_t)(length - left));
+    if (length > left && frame->nb_segs == 1) {
+        memset(rte_pktmbuf_mtod_offset(frame, uint8_t *, left), 0xa5, length - left);
+        rte_pktmbuf_trim(frame, (uint16_t)(length - left));
+    }
     if (direction == FAULTS_TRANSMIT) frame->ol_flags = 0;
 }
 
