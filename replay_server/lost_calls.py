@@ -1,4 +1,5 @@
-"""Lost calls: which calls are repeated after their connection broke, for how long, and what the others' callers get.
+"""A client's lost calls: which are repeated after their connection broke, for how long, and what the others' callers
+get. Calls of serverless functions are repeated by `serverless.backends.backend`.
 
 A connection that breaks under a call leaves open whether the server did it. A call is repeated here, and nowhere else,
 where doing it twice does no harm: `Command.repeatable`, which each function of `commands` and `gradients` decides. Some

@@ -19,11 +19,11 @@ from .background_sending import BackgroundSending
 from .checks import as_array, check_column, check_priorities, check_timeout
 from .driver import Operation, operation
 from .errors import ConnectionLost, ReplayError, SchemaError, Timeout
+from .ragged_spans import spans, take_slices
 from .step_sender import STEP_FIRST, STEP_LAST, Items, StepRing, StepSender, Streams, in_step
 from .step_sink import BlockingWriter, StepSink, StepWriting
 from .table import MAX_HISTORY, Column, Table
 from .tree import Leaves
-from .window_spans import spans, take_slices
 
 
 class VectorWriting(StepWriting):

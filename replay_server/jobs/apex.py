@@ -32,12 +32,13 @@ from replay_server.jobs.arguments import (
 )
 from replay_server.jobs.fork_server import ChildFailed, ask, warm_up
 from replay_server.jobs.giving_way import GivingWay
+from replay_server.jobs.hung_parts import Silence
 from replay_server.jobs.job_cluster import JobCluster
 from replay_server.jobs.job_replicas import JobReplicas
 from replay_server.jobs.job_server import ADDRESS_IN_USE, JobReplay, JobServer, ReplaySaver, saves_replay
 from replay_server.jobs.part_report import NOT_WRITTEN
 from replay_server.jobs.plan import Plan, make_plan
-from replay_server.jobs.progress import Silence, View, make_view
+from replay_server.jobs.progress import View, make_view
 from replay_server.jobs.record import STOP_CONDITIONS, JobRecord
 from replay_server.jobs.replay_memory import fit_replay
 from replay_server.jobs.supervisor import (

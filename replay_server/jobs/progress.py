@@ -11,12 +11,6 @@ from replay_server.terminal import LiveView, PlainView
 
 PLAIN_EVERY_S = 10.0
 RATE_WINDOW_S = 10.0
-SILENT_S = 30.0
-"""A part that is silent for this long is named."""
-MAKES_NO_UPDATE = "has made no update for {} s, though there are items to sample"
-REPORTS_NOTHING = "has reported nothing for {} s"
-LONGEST_LOOK_S = 5.0
-"""More between two looks counts as this much: the server was away, or the job itself was stopped."""
 
 
 @dataclass
@@ -61,7 +55,7 @@ class Snapshot:
     actors: dict[int, ActorState] = field(default_factory=dict)
     """By their ids."""
     signs: dict[str, Any] = field(default_factory=dict)
-    """By the names of parts: what changes while the part lives (`Silence.look`)."""
+    """By the names of parts: what changes while the part lives (`hung_parts.Silence.look`)."""
     evaluation: dict[str, Any] | None = None
     evaluations: int = 0
     restarts: int = 0
@@ -90,46 +84,6 @@ class Rate:
             self._points.popleft()
         (start, first), (end, last) = self._points[0], self._points[-1]
         return (last - first) / (end - start) if end > start else 0.0
-
-
-class Silence:
-    """Notices a part that is stopped, or hangs: what it reports stays the same.
-
-    `silent_s`: seconds since it last changed, as far as the part's process ran and the server answered.
-
-    Args:
-        told: what is said of the part after `SILENT_S`, with "{}" for the seconds.
-        from_start: whether silence counts before the first report of a process, too.
-    """
-
-    def __init__(self, told: str = REPORTS_NOTHING, from_start: bool = True) -> None:
-        self._told, self._from_start = told, from_start
-        self._looked_at = self.silent_s = 0.0
-        self._sign: Any = None
-        self._counts = self._is_told = False
-
-    def look(self, now: float, sign: Any, running: bool = True) -> str:
-        """Takes a sign of the part's life, and whether its process runs; returns what is to be said, or "".
-
-        `sign`: None = none is due.
-        """
-        passed, self._looked_at = min(now - self._looked_at, LONGEST_LOOK_S), now
-        if sign is None or not running:
-            self.silent_s, self._counts, self._is_told = 0.0, self._from_start, False
-        elif sign != self._sign:
-            told = f"goes on after {self.silent_s:.0f} s" if self._is_told else ""
-            self._sign, self.silent_s, self._counts, self._is_told = sign, 0.0, True, False
-            return told
-        elif self._counts:
-            self.silent_s += passed
-            if not self._is_told and self.silent_s >= SILENT_S:
-                self._is_told = True
-                return self.told()
-        return ""
-
-    def told(self) -> str:
-        """For how long the part has been silent."""
-        return self._told.format(f"{self.silent_s:.0f}")
 
 
 View = PlainView | LiveView

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import replay_server as rs
+from replay_server.jobs.hung_parts import MAKES_NO_UPDATE, Silence
 from replay_server.jobs.observer import Observer
-from replay_server.jobs.progress import MAKES_NO_UPDATE, Silence
 from replay_server.learner.metrics import Metrics, read_metrics
 from replay_server.rl.run_directory import BEST, RunDirectory, write_json
 from replay_server.rl.settings import ApexSettings

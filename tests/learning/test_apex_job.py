@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 
 import replay_server as rs
 from replay_server.jobs.apex import ApexJob
-from replay_server.jobs.progress import MAKES_NO_UPDATE, Silence
+from replay_server.jobs.hung_parts import MAKES_NO_UPDATE, Silence
 from replay_server.jobs.supervisor import Deaths
 from replay_server.learner.metrics import Metrics
 from replay_server.rl.run_directory import RunDirectory
@@ -315,7 +315,9 @@ def test_actor_that_makes_its_environment_is_not_silent_yet():
     ],
 )
 def test_part_that_hangs_is_killed_and_started_again(start, part, told):
-    job = start(constants={"replay_server.jobs.progress.SILENT_S": 5.0, "replay_server.jobs.apex.KILLED_AFTER_S": 20.0})
+    job = start(
+        constants={"replay_server.jobs.hung_parts.SILENT_S": 5.0, "replay_server.jobs.apex.KILLED_AFTER_S": 20.0}
+    )
     wait_for_updates(job, 1)
     log = part.replace(" ", "-")
     (stopped,) = processes_of(job, log)

@@ -1,4 +1,5 @@
-/* fair_share: how many bytes one client may send or receive in one turn of the loop. */
+/* fair_share: how many bytes one client may send or receive in one turn of the loop. Which connection of a stack in user
+ * space sends next: net/round_robin.h. */
 #ifndef REPLAY_SERVER_FAIR_SHARE_H
 #define REPLAY_SERVER_FAIR_SHARE_H
 
