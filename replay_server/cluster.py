@@ -187,6 +187,7 @@ class Cluster(Members):
         """Held while they get them."""
         self._starts = dict[int, threading.Thread]()
         """What starts a shard again, by number."""
+        self._watcher: threading.Thread | None = None
         self.restarts = self.failovers = 0
         self.failing: dict[int, str] = {}
         made: list[Path] = []
@@ -570,6 +571,9 @@ class Cluster(Members):
         """Stops every shard, as `Server.stop` does."""
         if self._owner != os.getpid():
             return
+        if self._temporary is None and self._watcher is not None:  # what others have told since the last look
+            with contextlib.suppress(redis.RedisError, OSError):
+                self._refresh()
         self._stopping.set()
         deadline = time.monotonic() + _STOPS_WITHIN_S
         for thread in [*self._starts.values(), *(group.thread for group in self._groups.values())]:

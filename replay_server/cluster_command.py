@@ -160,9 +160,9 @@ def _start(arguments: list[str]) -> int:
             password = read_password(settings.password_file)
     except ConfigError as error:
         return _fail(str(error), EXIT_USAGE)
-    asked = threading.Event()
+    asked, signals = threading.Event(), list[int]()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: asked.set())
+        signal.signal(number, lambda number, _: (signals.append(number), asked.set()))
     if options.per_node is not None and options.on is None:
         return _fail("--per-node goes with --on", EXIT_USAGE)
     if options.take_over is not None and (options.shard_of is None or options.shards not in (None, 1)):
@@ -190,7 +190,7 @@ def _start(arguments: list[str]) -> int:
             given_up=asked,
         )
     except (ReplayError, ValueError, OSError, redis.RedisError) as error:
-        return 0 if asked.is_set() else _fail(str(error), EXIT_FAILURE)
+        return 0 if signals else _fail(str(error), EXIT_FAILURE)  # a start that fails sets `asked`, too
     with cluster:
         if options.shard_of is not None:
             _name_left_out(settings.tables, cluster)

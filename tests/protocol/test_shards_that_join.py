@@ -18,6 +18,7 @@ import pytest
 from shards import SHARD, shards_of, wait_for
 
 import replay_server as rs
+from replay_server.topology import Topology
 
 TABLE = rs.Table("t", capacity=600, signature={"k": rs.Column("int64")}, rate_limiter=rs.MinSize(2), seed=7)
 PASSWORD = "a/secret"
@@ -52,6 +53,12 @@ def test_clients_add_to_and_draw_from_a_shard_that_has_joined() -> None:
             assert cluster.move("0-99", 2).shard(2).slots == ((0, 99),)
             with pytest.raises(rs.ServerError, match="2 are run by another"):
                 cluster.checkpoint()
+
+
+def test_a_supervisor_that_stops_at_once_has_written_who_joined(tmp_path: Path) -> None:
+    with rs.Cluster([TABLE], shards=1, directory=tmp_path) as cluster, rs.Cluster(shards=1, shard_of=cluster.url):
+        cluster.stop()
+    assert len(Topology.from_json((tmp_path / "cluster.json").read_text()).shards) == 2
 
 
 def cluster_part(cluster: rs.Cluster, number: int) -> rs.Table:
