@@ -76,18 +76,51 @@ static int take_pieces(const struct append_buffer *buffer, struct append_place *
     return count;
 }
 
-/* One call, if they are not too many. Between two calls the system may write to the disk what is there already, and a
- * loss of power may keep that and what comes behind the page, but not the rest of the page: no sector of zeros would tell of
- * the hole in the middle of a value. So every call but the last ends with a page, and one that the system cuts short, as the
- * disk becomes full, has failed. (It cuts short one of 2 GB, too, which goes on where it was cut.) */
-static int write_pieces(const struct append_writer *writer, struct iovec *pieces, int count, size_t length) {
-    if (length > MOST_AT_ONCE) return write_all_pieces(writer->descriptor, pieces, count);
+/* The first `part` bytes of them, in one call. Once it has taken all of these, *pieces begins behind them. */
+static ssize_t write_part(int descriptor, struct iovec **pieces, size_t part) {
+    struct iovec *last = *pieces;
+    size_t before = 0;
+    for (; before + last->iov_len < part; last++) before += last->iov_len;
+    size_t whole = last->iov_len;
     ssize_t written;
+    last->iov_len = part - before;
     do {
-        written = writev(writer->descriptor, pieces, count);
+        written = writev(descriptor, *pieces, (int)(last - *pieces) + 1);
     } while (written < 0 && errno == EINTR);
-    if (written >= 0 && (size_t)written < length) errno = ENOSPC;
-    return written == (ssize_t)length ? 0 : -1;
+    last->iov_len = whole;
+    if (written != (ssize_t)part) return written;
+    last->iov_base = (uint8_t *)last->iov_base + (part - before);
+    last->iov_len -= part - before;
+    *pieces = last;
+    return written;
+}
+
+/* A call has taken less than it was given, which is undone. 0: the disk is not full, and calls of so much pass. */
+static int undo_short(struct append_writer *writer, uint64_t size, size_t taken) {
+    errno = ENOSPC;
+    if (taken < PAGE_BYTES || write_all(writer->descriptor, "", 1) < 0) return -1;
+    writer->most_at_once = taken;
+    return ftruncate(writer->descriptor, (off_t)size);
+}
+
+/* To a file of `size` bytes, in one call, if they are not too many. Between two calls the system may write to the disk what is
+ * there already, and a loss of power may keep that and what comes behind the page, but not the rest of the page: no sector
+ * of zeros would tell of the hole in the middle of a value. So every call but the last ends with a page, and one that the
+ * system cuts short has failed, as the disk becomes full. Some file systems cut short what is too much for them: then the
+ * same is written by smaller calls. */
+static int write_pieces(struct append_writer *writer, struct iovec *pieces, uint64_t size, size_t length) {
+    while (length > 0) {
+        size_t most = writer->most_at_once, part = length <= most ? length : most - (size + most) % PAGE_BYTES;
+        ssize_t written = write_part(writer->descriptor, &pieces, part);
+        if (written < 0) return -1;
+        if ((size_t)written < part) {
+            if (undo_short(writer, size, (size_t)written) < 0) return -1;
+            continue;
+        }
+        size += part;
+        length -= part;
+    }
+    return 0;
 }
 
 static int write_buffer(struct append_writer *writer, uint64_t *size, uint32_t *checksum) {
@@ -103,6 +136,7 @@ static int write_buffer(struct append_writer *writer, uint64_t *size, uint32_t *
     }
     for (bool is_last = false; !is_last; count = 0) {
         size_t length;
+        uint64_t before = *size;
         count = take_pieces(&writer->given, &place, pieces, count, *size, page, &length);
         for (int i = 0; i < count; i++) *checksum = crc32c(*checksum, pieces[i].iov_base, pieces[i].iov_len);
         *size += length;
@@ -111,7 +145,7 @@ static int write_buffer(struct append_writer *writer, uint64_t *size, uint32_t *
             pieces[count] = take_line(end, append_checksum_line(*checksum, writer->salt, end), size, checksum);
             length += pieces[count++].iov_len;
         }
-        if (write_pieces(writer, pieces, count, length) < 0) return -1;
+        if (write_pieces(writer, pieces, before, length) < 0) return -1;
         begin_early(writer, *size);
     }
     return 0;
@@ -157,6 +191,7 @@ static void use_increment(struct append_writer *writer, int descriptor, const ch
     writer->salt = salt;
     take_line(line, append_salt_line(salt, line), &writer->size, &writer->checksum);
     writer->begun = writer->synced_size = writer->told_size = writer->size;
+    writer->most_at_once = MOST_AT_ONCE;
 }
 
 /* 0: the system has no random bytes, which `errno` says. */
@@ -233,6 +268,7 @@ struct append_writer *append_writer_new(int folder, void (*finished)(void *conte
         return NULL;
     }
     writer->folder = folder;
+    writer->most_at_once = MOST_AT_ONCE;
     writer->job.writer = writer;
     writer->job.job.run = run;
     return writer;

@@ -89,6 +89,7 @@ struct append_writer {
     uint64_t told_size;          /* … and so much of it the file tells of */
     uint32_t checksum;
     uint64_t salt;
+    size_t most_at_once;         /* what the file system takes in a call */
 };
 
 /* These write a line, and return its length. `salt` 0: there is none. */

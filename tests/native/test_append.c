@@ -1,5 +1,6 @@
 /* append: what is written to an append-only file is read back; a tail cut off anywhere is found, and so is a byte that
  * is not what it was, wherever it stands. */
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -290,11 +291,30 @@ ssize_t pwrite(int descriptor, const void *data, size_t size, off_t at) {
 static uint64_t call_ends[64];
 static unsigned calls;
 static bool next_is_short;
+static size_t most_in_a_call; /* 0: any */
+static uint64_t most_in_file; /* 0: any */
 ssize_t writev(int descriptor, const struct iovec *pieces, int count) {
-    if (next_is_short) count = 1;
-    next_is_short = false;
-    ssize_t done = (ssize_t)syscall(SYS_writev, descriptor, pieces, count);
+    size_t total = 0, most = most_in_a_call ? most_in_a_call : SIZE_MAX;
     struct stat status;
+    for (int i = 0; i < count; i++) total += pieces[i].iov_len;
+    if (next_is_short) most = pieces[0].iov_len;
+    next_is_short = false;
+    CHECK(fstat(descriptor, &status) == 0);
+    if (most_in_file && (uint64_t)status.st_size + total > most_in_file) {
+        uint64_t left = most_in_file - (uint64_t)status.st_size;
+        if (left < most) most = (size_t)left;
+        if (most == 0) {
+            errno = ENOSPC;
+            return -1;
+        }
+    }
+    ssize_t done = 0;
+    for (; count > 0 && most > 0; pieces++, count--) {
+        size_t part = pieces->iov_len < most ? pieces->iov_len : most;
+        CHECK(write(descriptor, pieces->iov_base, part) == (ssize_t)part);
+        done += (ssize_t)part;
+        most -= part;
+    }
     if (calls < 64 && fstat(descriptor, &status) == 0) call_ends[calls++] = (uint64_t)status.st_size;
     return done;
 }
@@ -370,6 +390,53 @@ static void no_page_of_the_file_is_written_by_two_calls_of_a_write(void) {
         struct append_end end = end_of("log.1.incr.aof");
         CHECK(end.size == writer->file_bytes && end.is_checked);
     }
+    blob_release(blob);
+    append_writer_free(writer);
+}
+
+/* As some do that are no disk: what is too much for them they cut short, and never say why. */
+static void a_file_system_that_takes_little_at_once_gets_as_much_in_a_call(void) {
+    CHECK(unlink("log.manifest") == 0);
+    struct append_manifest manifest;
+    struct append_writer *writer = open_writer(&manifest);
+    struct blob *blob = blob_new(100000);
+    memset(blob->data, 'b', blob->length);
+    most_in_a_call = 10000;
+    for (unsigned round = 0; round < 2; round++) {
+        CHECK(append_buffer_add_head(&writer->open, 2) && append_buffer_add_word(&writer->open, "DEL", 3, NULL));
+        CHECK(append_buffer_add_word(&writer->open, blob->data, blob->length, blob));
+        add(&writer->open, "SET key value");
+        calls = 0;
+        hand_over(writer);
+        unsigned undone = round == 0 ? 2 : 0; /* the first, and a byte that tells that the disk is not full */
+        CHECK(calls > undone + 10 && calls < 40 && call_ends[calls - 1] == writer->file_bytes);
+        for (unsigned i = undone; i + 1 < calls; i++) CHECK(call_ends[i] % 4096 == 0);
+        struct append_end end = end_of("log.1.incr.aof");
+        CHECK(end.size == writer->file_bytes && end.is_checked);
+    }
+    most_in_a_call = 0;
+    blob_release(blob);
+    append_writer_free(writer);
+}
+
+static void a_write_for_which_there_is_no_space_is_undone_and_tried_again(void) {
+    CHECK(unlink("log.manifest") == 0);
+    struct append_manifest manifest;
+    struct append_writer *writer = open_writer(&manifest);
+    struct blob *blob = blob_new(100000);
+    memset(blob->data, 'b', blob->length);
+    CHECK(append_buffer_add_head(&writer->open, 2) && append_buffer_add_word(&writer->open, "DEL", 3, NULL));
+    CHECK(append_buffer_add_word(&writer->open, blob->data, blob->length, blob));
+    uint64_t before = writer->size;
+    most_in_file = 50000;
+    append_writer_hand_over(writer, true);
+    append_writer_wait(writer);
+    CHECK(writer->job.error.code != ERROR_NONE && strstr(writer->job.error.message, "No space left"));
+    CHECK(!writer->job.broken && writer->retry && writer->size == before && end_of("log.1.incr.aof").size == before);
+    most_in_file = 0;
+    calls = 0;
+    hand_over(writer);
+    CHECK(calls == 1 && end_of("log.1.incr.aof").size == writer->file_bytes);
     blob_release(blob);
     append_writer_free(writer);
 }
@@ -580,6 +647,8 @@ int main(void) {
     RUN(a_file_goes_on_once_all_that_may_be_in_memory_alone_is_written_again);
     RUN(a_file_that_is_not_what_was_read_does_not_go_on);
     RUN(no_page_of_the_file_is_written_by_two_calls_of_a_write);
+    RUN(a_file_system_that_takes_little_at_once_gets_as_much_in_a_call);
+    RUN(a_write_for_which_there_is_no_space_is_undone_and_tried_again);
     RUN(a_write_that_is_cut_short_is_undone_and_tried_again);
     RUN(a_value_that_looks_like_lines_of_the_file_does_not_pass_for_them);
     RUN(a_file_without_checksums_is_cut_where_its_last_command_is_incomplete);
