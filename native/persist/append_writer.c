@@ -20,6 +20,7 @@
 #define MOST_AT_ONCE 0x7ffff000u /* Linux writes no more in a call */
 #define EARLY_BYTES (4u << 20)
 #define AGAIN_BYTES (1u << 20)
+#define AGAIN_SYNC_BYTES (64u << 20) /* for this long a start shows no sign of life */
 
 /* ---- the worker's side --------------------------------------------------------------------------------------------- */
 
@@ -286,9 +287,15 @@ void append_writer_free(struct append_writer *writer) {
 
 /* The same bytes to the same place, which makes the system take them for new ones. 0: there are no more. */
 static ssize_t write_part_again(const struct append_writer *writer, uint8_t *bytes, size_t length, uint64_t at) {
-    ssize_t got = pread(writer->descriptor, bytes, length, (off_t)at);
-    for (ssize_t done = 0, part; done < got; done += part)
-        if ((part = pwrite(writer->descriptor, bytes + done, (size_t)(got - done), (off_t)at + done)) <= 0) return -1;
+    ssize_t got, part;
+    do {
+        got = pread(writer->descriptor, bytes, length, (off_t)at);
+    } while (got < 0 && errno == EINTR);
+    for (ssize_t done = 0; done < got; done += part > 0 ? part : 0) {
+        part = pwrite(writer->descriptor, bytes + done, (size_t)(got - done), (off_t)at + done);
+        if (part == 0) errno = ENOSPC;
+        if (part == 0 || (part < 0 && errno != EINTR)) return -1;
+    }
     return got;
 }
 
@@ -309,16 +316,21 @@ static int complete_end(struct append_writer *writer, const struct append_end *e
     return write_all_pieces(writer->descriptor, pieces, count);
 }
 
-/* What is known to be on the disk only by an fsync of which no line tells: see the header. */
+/* What is known to be on the disk only by an fsync of which no line tells: see the header. It is brought there part by part: in
+ * between whoever waits for the start sees that more is read. */
 static int write_again(const struct append_writer *writer, const struct append_end *end, struct error *error) {
     uint8_t *bytes = memory_alloc(AGAIN_BYTES);
     if (!bytes) return error_set(error, ERROR_GENERIC, "no memory to write the end of %s again", writer->name);
     uint32_t checksum = end->synced_checksum;
     ssize_t got = 0;
-    for (uint64_t at = end->synced; at < end->size; at += (uint64_t)got) {
+    for (uint64_t at = end->synced, synced = at; at < end->size;) {
         size_t part = end->size - at < AGAIN_BYTES ? (size_t)(end->size - at) : AGAIN_BYTES;
         if ((got = write_part_again(writer, bytes, part, at)) <= 0) break;
         checksum = crc32c(checksum, bytes, (size_t)got);
+        at += (uint64_t)got;
+        if (at < end->size && at - synced < AGAIN_SYNC_BYTES) continue;
+        if ((got = fdatasync(writer->descriptor)) < 0) break;
+        synced = at;
     }
     if (got < 0)
         error_set(error, ERROR_GENERIC, "cannot write the end of %s again: %s", writer->name, strerror(errno));

@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/crc32c.h"
 #include "check.h"
 #include "own_folder.h"
 #include "persist/append_reader.h"
@@ -319,6 +320,13 @@ ssize_t writev(int descriptor, const struct iovec *pieces, int count) {
     return done;
 }
 
+static uint64_t synced_at[64]; /* so much of it had been written again */
+static unsigned syncs;
+int fdatasync(int descriptor) {
+    if (syncs < 64) synced_at[syncs++] = again_to;
+    return (int)syscall(SYS_fdatasync, descriptor);
+}
+
 static struct append_end end_of(const char *name) {
     struct stat status;
     int descriptor = open(name, O_RDONLY);
@@ -392,6 +400,20 @@ static void no_page_of_the_file_is_written_by_two_calls_of_a_write(void) {
     }
     blob_release(blob);
     append_writer_free(writer);
+}
+
+/* Whoever waits for the start takes one that reads nothing for long for one that hangs. */
+static void what_is_written_again_is_brought_to_the_disk_part_by_part(void) {
+    static const uint8_t zeros[1u << 20];
+    struct append_end end = {.size = (150u << 20) + 5, .is_checked = true, .salt = 1};
+    int descriptor = open("log.1.incr.aof", O_WRONLY | O_TRUNC);
+    CHECK(descriptor >= 0 && ftruncate(descriptor, (off_t)end.size) == 0);
+    close(descriptor);
+    for (uint64_t at = 0; at < end.size; at += sizeof zeros)
+        end.checksum = crc32c(end.checksum, zeros, end.size - at < sizeof zeros ? end.size - at : sizeof zeros);
+    syncs = 0;
+    CHECK(go_on(&end) == 0 && again_from == 0 && again_to == end.size);
+    CHECK(syncs > 3 && synced_at[0] == 64u << 20 && synced_at[1] == 128u << 20 && synced_at[2] == end.size);
 }
 
 /* As some do that are no disk: what is too much for them they cut short, and never say why. */
@@ -647,6 +669,7 @@ int main(void) {
     RUN(a_file_goes_on_once_all_that_may_be_in_memory_alone_is_written_again);
     RUN(a_file_that_is_not_what_was_read_does_not_go_on);
     RUN(no_page_of_the_file_is_written_by_two_calls_of_a_write);
+    RUN(what_is_written_again_is_brought_to_the_disk_part_by_part);
     RUN(a_file_system_that_takes_little_at_once_gets_as_much_in_a_call);
     RUN(a_write_for_which_there_is_no_space_is_undone_and_tried_again);
     RUN(a_write_that_is_cut_short_is_undone_and_tried_again);
