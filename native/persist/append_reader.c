@@ -37,7 +37,7 @@ struct append_end append_reader_end(const struct append_reader *reader) {
     return (struct append_end){.size = reader->at,
                                .checksum = reader->checksum,
                                .is_checked = reader->checked_at == reader->at,
-                               .salt = reader->salt,
+                               .salt = reader->salt_at < reader->at ? reader->salt : 0,
                                .synced = is_within ? reader->synced : reader->at,
                                .synced_checksum = is_within ? reader->synced_checksum : reader->checksum};
 }
@@ -119,6 +119,17 @@ static size_t length_of_line(const uint8_t *bytes, size_t length) {
     return is_new ? APPEND_CHECKSUM_LINE : APPEND_OLD_CHECKSUM_LINE;
 }
 
+/* That such a line tells of; 0: it is none. */
+static uint64_t salt_of(const uint8_t *bytes, size_t length) {
+    static const char name[] = "#SALT:";
+    char expected[APPEND_LONGEST_LINE + 1], digits[17] = "";
+    if (length < APPEND_SALT_LINE || memcmp(bytes, name, strlen(name)) != 0) return 0;
+    memcpy(digits, bytes + strlen(name), sizeof digits - 1);
+    uint64_t salt = strtoull(digits, NULL, 16);
+    append_salt_line(salt, expected);
+    return memcmp(bytes, expected, APPEND_SALT_LINE) == 0 ? salt : 0;
+}
+
 /* ---- the window ---------------------------------------------------------------------------------------------------- */
 
 static const uint8_t *bytes_of(const struct append_reader *reader) {
@@ -177,14 +188,12 @@ static bool is_line(const struct scan *scan, size_t length, const char *expected
 }
 
 static enum scanned walk_salt(struct append_reader *reader, struct scan *scan) {
-    char expected[APPEND_LONGEST_LINE + 1], digits[17] = "";
-    memcpy(digits, scan->bytes + strlen("#SALT:"), sizeof digits - 1);
-    uint64_t salt = strtoull(digits, NULL, 16);
-    append_salt_line(salt, expected);
+    uint64_t salt = salt_of(scan->bytes, scan->length);
     scan->wrong = "expected a salt, one for a file";
-    if (reader->salt || salt == 0 || !is_line(scan, APPEND_SALT_LINE, expected)) return SCANNED_WRONG;
+    if (reader->salt || salt == 0) return SCANNED_WRONG;
     bool is_first = reader->walked == 0;
     reader->salt = salt;
+    reader->salt_at = reader->walked;
     walk(reader, scan->bytes, APPEND_SALT_LINE);
     if (is_first) { /* it has a checksum of its own */
         reader->checked_at = reader->walked;
@@ -247,15 +256,20 @@ struct tail {
     uint64_t synced; /* so many bytes were on the disk, as it says */
 };
 
-/* `bytes` are the file's from `from` on. A line of a file without a salt is not told from a client's value. */
+/* `bytes` are the file's from `from` on. A line of a file without a salt is not told from a client's value. But where a salt
+ * follows, all before it was on the disk (append_writer.h), and a value that passes for one has the file refused, not cut. */
 static void look_at_lines(const struct append_reader *reader, struct tail *tail, const uint8_t *bytes, uint64_t from,
                           size_t length, size_t most) {
     char checksum[APPEND_LONGEST_LINE + 1], synced[APPEND_LONGEST_LINE + 1];
     append_checksum_line(0, reader->salt, checksum);
     const char *salt = checksum + APPEND_OLD_CHECKSUM_LINE - 2; /* the rest of the line */
-    for (const uint8_t *at = bytes; reader->salt && (at = memchr(at, '#', most - (size_t)(at - bytes))); at++) {
+    for (const uint8_t *at = bytes; (at = memchr(at, '#', most - (size_t)(at - bytes))); at++) {
         size_t left = length - (size_t)(at - bytes);
         uint64_t place = from + (uint64_t)(at - bytes);
+        if (reader->salt == 0) {
+            if (salt_of(at, left)) tail->synced = place;
+            continue;
+        }
         if (left >= APPEND_CHECKSUM_LINE && memcmp(at, "#CRC:", 5) == 0 &&
             memcmp(at + (salt - checksum), salt, strlen(salt)) == 0)
             tail->has_checksum = true;
@@ -287,12 +301,12 @@ static int ends_in_zeros(const struct append_reader *reader, uint64_t at, bool t
     return 1;
 }
 
-/* A hole is looked for before `until`: zeros behind what is wrong are no reason for it. */
-static int look_at_tail(const struct append_reader *reader, uint64_t until, struct tail *tail, struct error *error) {
+/* From `at` on. A hole is looked for before `until`: zeros behind what is wrong are no reason for it. */
+static int look_at_tail(const struct append_reader *reader, uint64_t at, uint64_t until, struct tail *tail,
+                        struct error *error) {
     static const size_t part = 128 * SECTOR_BYTES;
     uint8_t *bytes = memory_alloc(part + APPEND_LONGEST_LINE);
     if (!bytes) return error_set(error, ERROR_GENERIC, "no memory to look at the end of %s", reader->name);
-    uint64_t at = reader->checked_at;
     ssize_t got = 0;
     while (at < reader->size && (got = read_at(reader, bytes, part + APPEND_LONGEST_LINE, at, error)) > 0) {
         uint64_t next = at / part * part + part;
@@ -306,6 +320,8 @@ static int look_at_tail(const struct append_reader *reader, uint64_t until, stru
     memory_free(bytes);
     return got < 0 ? -1 : 0;
 }
+
+static const char no_end[] = "what begins here has no end before the file's";
 
 static enum append_read corrupt(const struct append_reader *reader, uint64_t at, const char *what, uint64_t synced,
                                 struct error *error) {
@@ -326,6 +342,9 @@ static enum append_read hand_out_whole(struct append_reader *reader) {
 static enum append_read judge_foreign(struct append_reader *reader, enum scanned scanned, const struct scan *scan,
                                       struct error *error) {
     uint64_t at = reader->walked + (scanned == SCANNED_WRONG ? scan->at : 0);
+    struct tail tail = {0};
+    if (look_at_tail(reader, reader->walked, 0, &tail, error) < 0) return APPEND_READ_FAILED;
+    if (tail.synced) return corrupt(reader, at, scanned == SCANNED_WRONG ? scan->wrong : no_end, tail.synced, error);
     if (scanned == SCANNED_SHORT) return hand_out_whole(reader);
     int zeros = reader->walked > 0 ? ends_in_zeros(reader, at, true, error) : 0;
     if (zeros < 0) return APPEND_READ_FAILED;
@@ -339,7 +358,7 @@ static enum append_read judge(struct append_reader *reader, enum scanned scanned
     struct tail tail = {0};
     uint64_t until = scanned == SCANNED_WRONG ? at + 1 : reader->size;
     if (reader->checked_at == 0) return judge_foreign(reader, scanned, scan, error);
-    if (look_at_tail(reader, until, &tail, error) < 0) return APPEND_READ_FAILED;
+    if (look_at_tail(reader, reader->checked_at, until, &tail, error) < 0) return APPEND_READ_FAILED;
     if (scanned == SCANNED_WRONG && !tail.has_hole) {
         int zeros = ends_in_zeros(reader, at, false, error);
         if (zeros < 0) return APPEND_READ_FAILED;
@@ -351,7 +370,7 @@ static enum append_read judge(struct append_reader *reader, enum scanned scanned
     }
     const char *what = scanned == SCANNED_WRONG ? scan->wrong
                        : tail.has_checksum ? "what begins here has no end before the file's, though a checksum follows"
-                                           : "what begins here has no end before the file's";
+                                           : no_end;
     return corrupt(reader, at, what, tail.synced, error);
 }
 

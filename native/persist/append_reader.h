@@ -43,6 +43,7 @@ struct append_reader {
     uint64_t synced;      /* all before it was on the disk, as a line says that agrees with a checksum */
     uint32_t synced_checksum;
     uint64_t salt;        /* 0: the file has told of none so far */
+    uint64_t salt_at;     /* where its line begins, which may be cut off */
     uint64_t told;        /* the same of a line that no checksum has followed yet */
     uint32_t told_checksum;
     uint64_t walked;      /* all before it was looked at */

@@ -8,7 +8,7 @@
  *   #SYNCED:00000000abcd:0123456789abcdef  so many bytes, all before it, were on the disk when it was written; the salt
  * No client knows the salt, so no value of theirs can hold such a line. A file of earlier versions has none: its lines are
  * "#CRC:0123abcd" and "#SYNCED:…", which are worth less where they cannot be told from a value. The salt then comes in the
- * middle, where this version went on with the file.
+ * middle, where this version went on with the file, once all before it was on the disk.
  *
  * Why the file always holds the oldest changes, complete and in order:
  *   - Only this thread writes to it, at its end, one buffer after the other, in the order in which the owner added.

@@ -587,6 +587,64 @@ static void a_file_without_a_salt_is_given_one(void) {
     }
 }
 
+static void store_increment(size_t size) {
+    int descriptor = open("log.1.incr.aof", O_WRONLY | O_TRUNC);
+    CHECK(write(descriptor, many, size) == (ssize_t)size);
+    close(descriptor);
+}
+
+/* Its line was written together with a checksum, which a loss of power took: both are cut off. */
+static void a_salt_that_is_cut_off_is_not_used(void) {
+    for (size_t kept = 0; kept < APPEND_CHECKSUM_LINE; kept++) {
+        many_length = 0;
+        size_t before = put("*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\n#CRC:4f43ca38\r\n", 0);
+        store_increment(before);
+        struct append_end end = end_of("log.1.incr.aof");
+        CHECK(end.size == before && end.is_checked && go_on(&end) == 0);
+        load_large("log.1.incr.aof");
+        size_t lines = before + APPEND_SALT_LINE + APPEND_CHECKSUM_LINE;
+        memset(many + before + APPEND_SALT_LINE + kept, 0, APPEND_CHECKSUM_LINE - kept);
+        CHECK(read_bytes(many, lines).how == APPEND_READ_TORN);
+        store_increment(lines);
+        end = end_of("log.1.incr.aof");
+        CHECK(end.size == before && end.salt == 0);
+        CHECK(truncate("log.1.incr.aof", (off_t)end.size) == 0 && go_on(&end) == 0);
+        load_large("log.1.incr.aof");
+        struct outcome outcome = read_bytes(many, many_length);
+        CHECK(outcome.how == APPEND_READ_END && outcome.commands == 2);
+    }
+}
+
+/* Before a file goes on with a salt, all of it is on the disk: what is wrong there is no torn tail. */
+static void damage_before_a_salt_is_refused(void) {
+    for (int has_checksums = 0; has_checksums < 2; has_checksums++) {
+        many_length = 0;
+        put("*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\n", 0);
+        if (has_checksums) put("#CRC:4f43ca38\r\n", 0);
+        size_t from = put("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$3000\r\n", 3000);
+        memset(many + from - 3000, 'v', 3000);
+        size_t next = put("\r\n*2\r\n$3\r\nDEL\r\n$900\r\n", 900);
+        memset(many + next - 900, 'v', 900);
+        store_increment(put("\r\n", 0));
+        struct append_end end = end_of("log.1.incr.aof");
+        syncs = 0;
+        CHECK(go_on(&end) == 0 && syncs > 0 && synced_at[0] == many_length);
+        load_large("log.1.incr.aof");
+        struct outcome outcome = read_bytes(many, many_length);
+        CHECK(outcome.how == APPEND_READ_END && outcome.commands == 4);
+        for (int is_long = 0; is_long < 2; is_long++) {
+            load_large("log.1.incr.aof");
+            if (is_long)
+                memcpy(many + from - 3007, "$9000", 5);
+            else
+                memset(many + SECTOR, 0, 6 * SECTOR); /* and a value's end */
+            outcome = read_bytes(many, many_length);
+            CHECK(outcome.how == APPEND_READ_CORRUPT && outcome.commands == (unsigned)has_checksums);
+            CHECK(strstr(error.message, "the disk had all before byte"));
+        }
+    }
+}
+
 static void manifests_are_read_as_they_were_written_or_not_at_all(void) {
     int folder = open(".", O_RDONLY | O_DIRECTORY);
     struct append_manifest manifest = {.stem = "other", .base = 3, .first = 4, .count = 2}, back;
@@ -676,6 +734,8 @@ int main(void) {
     RUN(a_value_that_looks_like_lines_of_the_file_does_not_pass_for_them);
     RUN(a_file_without_checksums_is_cut_where_its_last_command_is_incomplete);
     RUN(a_file_without_a_salt_is_given_one);
+    RUN(a_salt_that_is_cut_off_is_not_used);
+    RUN(damage_before_a_salt_is_refused);
     RUN(manifests_are_read_as_they_were_written_or_not_at_all);
     RUN(an_increment_that_cannot_be_brought_to_the_disk_is_not_named);
     RUN(a_folder_that_cannot_be_brought_to_the_disk_loses_no_file);
