@@ -156,7 +156,8 @@ static int cut_tail(struct load *load, int descriptor, const struct append_reade
                          "%s ends with an incomplete command, which begins at byte %" PRIu64
                          "; with aof-load-truncated yes the %" PRIu64 " bytes from there on would be cut off",
                          reader->name, reader->at, reader->size - reader->at);
-    if (ftruncate(descriptor, (off_t)reader->at) < 0)
+    /* What is written in its place must not get to the disk before the cut: the rest of the tail would stand behind it. */
+    if (ftruncate(descriptor, (off_t)reader->at) < 0 || fsync(descriptor) < 0)
         return error_set(load->error, ERROR_GENERIC, "cannot cut off the end of %s: %s", reader->name, strerror(errno));
     text_append(load->said,
                 "%s ended with an incomplete command: its last %" PRIu64 " bytes, from byte %" PRIu64
