@@ -225,7 +225,6 @@ int table_begin_configure(struct table *table, const uint8_t *spec, size_t lengt
     work->shrinking = too_large(table);
     table_limit_priorities(table);
     rate_limiter_configure(&table->limiter, &config);
-    if (rate_limiter_samples(&table->limiter) < (int64_t)table->drawing) table->limiter.samples = table->drawing;
     table_journal_tell(table, TABLE_JOURNAL_SETTINGS, spec, length);
     return 0;
 }

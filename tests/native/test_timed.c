@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/msgpack.h"
 #include "check.h"
 #include "replay/table_state.h"
 #include "table_stage.h"
@@ -146,6 +147,25 @@ static void the_rate_limiter_lets_through_what_it_may_and_says_so(void) {
     CHECK(info_of(table).unused == 9);
     ask(table, MOST, reached, 100, true, &answer);
     CHECK(answer.n == 16 && info_of(table).sampled == 25);
+    table_free(table);
+}
+
+/* Where other settings put it to 0, the shards together counted samples that nobody drew. */
+static void a_count_of_samples_below_0_outlives_other_settings(void) {
+    struct table_config config = small_config(100, SELECTOR_UNIFORM);
+    config.limiter = LIMITER_SAMPLE_TO_INSERT_RATIO;
+    config.min_size_to_sample = 1;
+    config.samples_per_insert = 2;
+    config.error_buffer = 2;
+    struct table *table = make(&config);
+    struct msgpack_writer settings = {0};
+    msgpack_write_map(&settings, 1);
+    msgpack_write_string(&settings, "remover", 7);
+    msgpack_write_string(&settings, "lifo", 4);
+    table_not_used(table, 1000);
+    CHECK(table_configure(table, settings.data, settings.length, &error) == 0);
+    CHECK(rate_limiter_samples(&table->limiter) == -1000);
+    memory_free(settings.data);
     table_free(table);
 }
 
@@ -317,6 +337,7 @@ int main(void) {
     RUN(as_many_arrive_as_the_rate_says_however_they_are_asked_for);
     RUN(nothing_arrives_where_there_is_nothing_to_draw);
     RUN(the_rate_limiter_lets_through_what_it_may_and_says_so);
+    RUN(a_count_of_samples_below_0_outlives_other_settings);
     RUN(tables_whose_draws_do_not_merge_are_refused);
     RUN(the_merge_is_a_sample_of_the_whole_and_a_fixed_share_is_not);
     RUN(without_replacement_the_merge_is_successive_sampling);
