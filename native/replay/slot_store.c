@@ -140,9 +140,13 @@ static uint64_t being_read(const struct slot_store *store) {
     return slot_bytes ? at_most(MOST_BEING_READ, BYTES_BEING_READ / slot_bytes) : 0;
 }
 
-/* The pages of a slot that was given back to a disk may be absent, and a write would have to read them first. So that slot is
+/* Those that are free among many are looked for here only if there are no others: the first may be the last that is found.
+ *
+ * The pages of a slot that was given back to a disk may be absent, and a write would have to read them first. So that slot is
  * used that was given back longest ago, and none before there are some: a helper has brought its pages in by then. */
 static uint32_t take_free(struct slot_store *store) {
+    if (store->returned_count == 0 && store->fresh < (store->disk ? store->backed : store->slots))
+        return store->fresh++;
     while (store->returned_count == 0 && store->uncollected_free > 0) slot_store_collect_some(store, COLLECTED_AT_ONCE);
     if (!store->disk) return store->returned_count ? store->returned[--store->returned_count] : store->fresh++;
     bool takes_fresh = store->fresh < store->backed && store->returned_count < being_read(store);

@@ -145,7 +145,7 @@ void slot_store_unreserve(struct slot_store *store, uint32_t slot);
 void slot_store_enter(struct slot_store *store, uint32_t slot); /* reserved → occupied, with one reference */
 void slot_store_release(struct slot_store *store, uint32_t slot); /* the last reference went; for slot_store_drop */
 /* Slots are taken by the numbers that records name, and none is kept for reuse. Where that ends, every used slot without
- * references is given back, in slices: the lowest will be taken first. Slots can be taken meanwhile. */
+ * references is given back, in slices: the lowest will be taken first. Slots can be taken meanwhile: those never used, first. */
 void slot_store_take_by_number(struct slot_store *store, bool by_number);
 bool slot_store_collect_some(struct slot_store *store, uint32_t slots); /* looks at so many; true: there are more */
 /* All of it, for a store that was filled from a file. */

@@ -465,7 +465,27 @@ static void items_that_are_too_old_leave_by_records_alone(void) {
     end_stage(&stage);
 }
 
+/* Where the free slots are the last that are looked at, the first item would have to wait for all of them. */
+static void an_item_enters_before_the_free_slots_among_many_are_found(void) {
+    struct table_config config = small_config(MANY, SELECTOR_UNIFORM);
+    struct table *table = make(&config);
+    uint64_t ids[MANY];
+    CHECK(add(table, MANY, 0, NULL, ids) == 0);
+    for (uint32_t i = 0; i < MANY; i++) /* the oldest have the lowest slots */
+        if (table_slot(table, ids[i]) < 8) CHECK(table_delete(table, 1, &ids[i]) == 1);
+    table_apply_begin(table);
+    table_apply_stop(table);
+    uint32_t left = table->items.uncollected, free_slots = slot_store_free_slots(&table->items);
+    CHECK(left == MANY && table->items.uncollected_free == 8);
+    CHECK(add(table, 1, MANY, NULL, ids) == 0 && table->items.uncollected == left);
+    table_step(table, CLOCK_NEVER);
+    CHECK(table->items.uncollected == 0 && slot_store_free_slots(&table->items) == free_slots - 1);
+    CHECK(add(table, 1, MANY, NULL, ids) == 0 && table_slot(table, ids[0]) < 8);
+    table_free(table);
+}
+
 int main(void) {
+    RUN(an_item_enters_before_the_free_slots_among_many_are_found);
     RUN(what_looks_at_every_item_is_done_in_slices);
     RUN(what_is_left_is_done_when_records_end);
     RUN(items_that_are_too_old_leave_by_records_alone);
