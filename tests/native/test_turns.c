@@ -2,11 +2,14 @@
 #include "counted_work.h"
 #include "replay/table_apply.h"
 #include "replay/table_state.h"
+#include "server/core/command_table.h"
+#include "server/core/propagate.h"
 #include "server/redis/pubsub/pubsub.h"
 #include "server/replay/replay_follow.h"
 #include "server/replay/replay_registry.h"
 #include "server/replay/replay_subsystem.h"
 #include "server/replay/weights_registry.h"
+#include "server/replication/table_replication.h"
 #include "store/store.h"
 
 #define KEYS 60000
@@ -490,11 +493,45 @@ static void weights_that_come_again_are_compared_in_short_turns(void) {
     close_server();
 }
 
+/* Symptom: the rest of a comparison of weights was done when the request that had carried them was gone. */
+static void a_change_that_a_primary_sends_is_done_when_the_next_one_comes(void) {
+    static const char words[] =
+        PROPAGATE_COMMANDS "\0*4\r\n$15\r\nWEIGHTS.PUBLISH\r\n$1\r\nw\r\n$1\r\n7\r\n$16777216\r\n";
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer();
+    size_t length = sizeof words - 1 + WEIGHTS_BYTES + 2;
+    uint8_t *carried = calloc(1, length);
+    memcpy(carried, words, sizeof words - 1);
+    memcpy(carried + length - 2, "\r\n", 2);
+    send_publication(peer, carried + sizeof words - 1);
+    settle();
+    CHECK(received(peer, ":7\r\n"));
+    struct client *client = server->clients.head;
+    struct resp_argument arguments[] = {{.data = (uint8_t *)(uintptr_t)"PING", .length = 4},
+                                        {.data = carried, .length = length}};
+    struct client before = *client;
+    client->argc = 2;
+    client->argv = arguments;
+    client->entry = command_table_find(server->commands, arguments[0].data, arguments[0].length);
+    client->command = client->entry->command;
+    server->place.follows_tables = true;
+    CHECK(table_replication_apply(client) && !client->blocked && !client->deny_blocking && !client->error_replied);
+    server->place.follows_tables = false;
+    client->argc = before.argc;
+    client->argv = before.argv;
+    client->entry = before.entry;
+    client->command = before.command;
+    free(carried);
+    CHECK(answers(peer, "PING\r\n", ":7\r\n+PONG\r\n"));
+    close_server();
+}
+
 int main(void) {
     a_replica_reads_many_items_in_short_turns_as_its_primary_does();
     tables_of_a_promoted_replica_find_their_free_slots_in_short_turns();
     a_step_of_a_scan_is_short_however_large_its_count();
     weights_that_come_again_are_compared_in_short_turns();
+    a_change_that_a_primary_sends_is_done_when_the_next_one_comes();
     requests_that_name_more_than_there_can_be_are_refused();
     a_key_of_weights_is_found_among_few_and_keys_keep_their_order();
     a_client_unsubscribes_from_many_channels_in_short_turns();

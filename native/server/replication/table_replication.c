@@ -66,9 +66,10 @@ static struct command_entry *find(struct client *client, uint32_t argc, const st
     return fits ? entry : NULL;
 }
 
-/* As a script or a transaction runs one: the client's request is another. */
+/* As a script or a transaction runs one: the client's request is another, so this one ends here, and waits for nothing. */
 static bool run_request(struct client *client, struct bytes *bytes) {
     struct command_entry *entry = client->entry, *carried = NULL;
+    bool denied = client->deny_blocking;
     struct resp_argument *argv = client->argv, *words;
     uint32_t argc = client->argc, count = 0;
     words = take_request(bytes, &count);
@@ -78,7 +79,9 @@ static bool run_request(struct client *client, struct bytes *bytes) {
         client->argv = words;
         client->entry = carried;
         client->command = carried->command;
+        client->deny_blocking = true;
         command_call(client, carried);
+        client->deny_blocking = denied;
         client_command_done(client);
     }
     memory_free(words);
