@@ -1,5 +1,8 @@
 /* test_server_tables: tables over the in-memory transport: whoever vanishes lets go of everything, and replies pin
  * their items for as long as they are on their way. */
+#include "replay/table_state.h"
+#include "server/replay/replay_registry.h"
+#include "server/replay/replay_subsystem.h"
 #include "server_stage.h"
 
 static void whoever_vanishes_in_mid_request_gives_its_reservation_back(void) {
@@ -127,12 +130,27 @@ static void sampled_items_are_pinned_until_the_transport_releases_them(void) {
     close_server();
 }
 
+/* Adds would wait for ever, or nearly. */
+static void draws_are_given_back_as_many_at_once_as_many_answers_have(void) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer();
+    create_floats(peer, 16);
+    CHECK(answers(peer, "REPLAY.SAMPLE t 1 TIMED 0 1 UNUSED 9223372036854775807\r\n",
+                  "-LIMIT UNUSED: expected at most 8388608 draws that were left over, got 9223372036854775807\r\n"));
+    say(peer, "REPLAY.SAMPLE t 1 TIMED 0 1 UNUSED 8388608\r\n");
+    settle();
+    CHECK(received_prefix(peer, "*7\r\n"));
+    CHECK(rate_limiter_samples(&server->replay->tables->entries->table->limiter) == -8388608);
+    close_server();
+}
+
 int main(void) {
     size_t before = memory_used_bytes();
     RUN(whoever_vanishes_in_mid_request_gives_its_reservation_back);
     RUN(a_refused_add_keeps_the_connection_in_step);
     RUN(sampled_items_are_pinned_until_their_bytes_are_sent);
     RUN(sampled_items_are_pinned_until_the_transport_releases_them);
+    RUN(draws_are_given_back_as_many_at_once_as_many_answers_have);
     CHECK(memory_used_bytes() == before);
     return 0;
 }

@@ -90,6 +90,7 @@ def test_a_horizon_in_which_nothing_arrives_is_answered_with_nothing(shard):
         (("BETA", 0.4, "TIMED", 0, 1, "COLUMNS", 1, "k"), "expected no BETA"),
         (("UNUSED", 3), "expected UNUSED beside TIMED alone"),
         (("TIMED", 0, 1, "UNUSED", -1), "expected UNUSED with how many draws"),
+        (("TIMED", 0, 1, "UNUSED", 8388609), "UNUSED: expected at most 8388608 draws that were left over, got 8388609"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused(shard, options, message):

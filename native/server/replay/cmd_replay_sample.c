@@ -109,6 +109,9 @@ static int sample_option(struct replay_request *request, const struct resp_argum
     if (argument_is(option, "unused")) {
         if (!argument_int64(option + 1, &request->unused) || request->unused < 0)
             return error_set(error, ERROR_GENERIC, "expected UNUSED with how many draws were left over");
+        if (request->unused > REPLAY_MOST_UNUSED)
+            return error_set(error, ERROR_LIMIT, "UNUSED: expected at most %u draws that were left over, got %" PRId64,
+                             REPLAY_MOST_UNUSED, request->unused);
         return 0;
     }
     if (argument_is(option, "policy_version")) return see_version(request->entry, option + 1, error);

@@ -17,6 +17,7 @@
 #define REPLAY_AT_ONCE_ITEMS 1024u /* what has to do with more is done in slices */
 #define REPLAY_TABLE_PINNED_LIMIT (TABLE_SPARE_SLOTS / 2)  /* items held by replies in flight, of one table */
 #define REPLAY_CLIENT_PINNED_LIMIT (TABLE_SPARE_SLOTS / 4) /* and by those of one client */
+#define REPLAY_MOST_UNUSED (1024 * REPLAY_CLIENT_PINNED_LIMIT) /* that are given back at once */
 /* A larger reply leaves a quarter of the table's pins to smaller ones, or waits until it does. */
 #define REPLAY_SMALL_REPLY_ITEMS 1024u
 #define REPLAY_GATHER_ITEM_BYTES 2048u        /* columns of at least this go from storage to the socket */
