@@ -326,6 +326,16 @@ static void a_replica_reads_many_items_in_short_turns_as_its_primary_does(void) 
     CHECK(length == expected_length && memcmp(bytes, expected, length) == 0);
     memory_peer_forget_received(peer);
 
+    send_get(peer, ids, SHOWN); /* it becomes a primary meanwhile */
+    server_step(server);
+    transport->operations->poll(transport, 0);
+    entry->followed = false;
+    CHECK(short_turns_until_answered(peer) >= 8);
+    bytes = memory_peer_received(peer, &length);
+    CHECK(length == expected_length && memcmp(bytes, expected, length) == 0);
+    memory_peer_forget_received(peer);
+    entry->followed = true;
+
     send_get(peer, ids, SHOWN); /* an item leaves meanwhile */
     server_step(server);
     transport->operations->poll(transport, 0);

@@ -412,6 +412,7 @@ void reply_help_on(struct client *client, const struct command *rows) {
         if (strcmp(name, "help") == 0) continue;
         int length =
             snprintf(line, sizeof line, "%s%s%s", name, rows->usage ? " " : "", rows->usage ? rows->usage : "");
+        assert(length > 0 && (size_t)length < sizeof line);
         for (size_t i = 0; i < strlen(name); i++) line[i] = (char)toupper((unsigned char)line[i]);
         reply_line(client, '+', line, (size_t)length);
         snprintf(line, sizeof line, "    %s", rows->summary);

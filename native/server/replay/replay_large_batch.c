@@ -103,8 +103,12 @@ static int take_memory(struct replay_request *request, struct replay_batch *batc
     return failed ? error_set(error, ERROR_GENERIC, "out of memory for a batch of %zu", n) : 0;
 }
 
+/* What is copied was decided when the first part was: the table may have become this server's own since. */
 static uint32_t next_part(const struct replay_request *request) {
-    size_t item_bytes = replay_copied_bytes(request, request->n) / request->n;
+    const struct table_config *config = table_config(request->entry->table);
+    size_t item_bytes = 0;
+    for (uint32_t i = 0; i < request->column_count; i++)
+        if (request->parts->copied[i]) item_bytes += config->column[request->columns[i]].item_bytes;
     uint32_t left = request->n - request->parts->done, most = PART_ITEMS;
     if (item_bytes * PART_ITEMS > REPLAY_PART_BYTES) most = (uint32_t)(REPLAY_PART_BYTES / item_bytes) + 1;
     return left < most ? left : most;

@@ -83,8 +83,9 @@ bool weights_registry_adopt(struct weights_registry *registry, const void *key, 
 
 bool weights_registry_remove(struct weights_registry *registry, const struct resp_argument *key) {
     struct weights_entry *entry = weights_registry_find(registry, key);
-    if (entry) take_out(registry, entry);
-    return entry;
+    if (!entry) return false;
+    take_out(registry, entry);
+    return true;
 }
 
 /* ---- publishing ----------------------------------------------------------------------------------------------------- */
