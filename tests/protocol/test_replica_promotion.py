@@ -74,6 +74,7 @@ def change_places(primary: Member, replica: Member) -> None:
     primary.redis.execute_command("FAILOVER", "TO", "127.0.0.1", replica.port)
     eventually(lambda: primary.redis.info("replication")["role"] == "slave", "the change of places")
     eventually(lambda: primary.redis.info("replication")["master_link_status"] == "up", "the link")
+    eventually(lambda: replica.redis.info("replication")["slave0"]["state"] == "online", "its other end")
 
 
 def test_failover_leaves_the_tables_with_both(tmp_path: Path) -> None:
