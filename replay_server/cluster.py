@@ -250,8 +250,7 @@ class Cluster(Members):
     @property
     def topology(self) -> Topology:
         """As the shards have it now."""
-        self._refresh()
-        return self._topology
+        return self._refresh()
 
     @property
     def running(self) -> bool:
@@ -355,20 +354,25 @@ class Cluster(Members):
     def _watch(self) -> None:
         adopt_at = 0.0
         while not self._stopping.wait(LOOK_S):
-            if time.monotonic() >= adopt_at:
-                try:
+            try:
+                self._start_dead()
+                self._stop_gone(time.monotonic())
+                if time.monotonic() >= adopt_at:
+                    adopt_at = time.monotonic() + _ADOPT_S
+                    self._complete_begun()
                     self._refresh()
-                except (redis.RedisError, OSError) as error:  # such as a full disk: shards are watched on
-                    _log.warning("the topology was not looked at: %s", error)
-                self._complete_begun()
-                adopt_at = time.monotonic() + _ADOPT_S
-            self._stop_gone(time.monotonic())
-            with self._lock:
-                pairs = [pair for pair in zip(self.numbers, self.servers, strict=True) if pair[0] not in self._groups]
-            for number in [number for number, server in pairs if not server.running and server.returncode != 0]:
-                if number not in self._starts or not self._starts[number].is_alive():
-                    self._starts[number] = threading.Thread(target=self._bring_back, args=(number,), daemon=True)
-                    self._starts[number].start()
+            except Exception as error:  # such as a full disk: whatever it is, the shards are watched on
+                _log.warning("the shards' watch: %s; it is tried again", error or repr(error))
+
+    def _start_dead(self) -> None:
+        """Begins to start the shards again that have died."""
+        with self._lock:
+            pairs = [pair for pair in zip(self.numbers, self.servers, strict=True) if pair[0] not in self._groups]
+        for number in [number for number, server in pairs if not server.running and server.returncode != 0]:
+            if number not in self._starts or not self._starts[number].is_alive():
+                starts = threading.Thread(target=self._bring_back, args=(number,), daemon=True)
+                starts.start()
+                self._starts[number] = starts
 
     def _bring_back(self, number: int) -> None:
         """Starts a shard again, as often as it takes."""
@@ -384,6 +388,8 @@ class Cluster(Members):
             if number not in self.numbers:  # another server has taken it over
                 return True
             died = self._server_of(number)
+        if number not in self._groups and died.running:  # an earlier start has just brought it back
+            return True
         _log.warning("shard %d ended with status %s: starting it again", number, died.returncode)
         try:
             died.stop(timeout=0)

@@ -29,7 +29,7 @@ from .cluster_takeover import change_places, follow
 from .errors import ConnectionLost, ServerError
 from .server import Server
 from .table import Table
-from .topology import ShardPlace, Topology, slot_ranges
+from .topology import ShardPlace, Topology, answering, slot_ranges
 from .whole_file import write_whole
 
 FILE = "cluster.json"
@@ -118,12 +118,16 @@ class Members:
 
         It joined, and so follows the shards that somebody else runs; or it was started again from files of before a
         client created them, or from none. Not `patient`: it has to answer within `PATIENCE_S`."""
-        beside_it = [shard for shard in self._topology.shards if shard.number != number]
+        topology = self._topology
+        beside_it = [shard for shard in topology.shards if shard.number != number]
         if self._shard_of is None:
             self._parts = []  # of an earlier restart: a table may have been dropped since
-        for beside in self._others(self._topology) or beside_it:
-            if beside.number in self._topology.leaving:  # its tables are closed
-                continue
+        staying = {  # one that leaves has closed its tables
+            each.number: each for each in self._others(topology) or beside_it if each.number not in topology.leaving
+        }
+        with self._clients(staying, topology, patient=False) as clients:
+            there = answering(clients)
+        for beside in [staying[each] for each in there]:
             try:
                 with Client(self._url_of(beside), **IMPATIENT) as client:
                     infos = {name: client.info(name) for name in client.tables()}
@@ -137,9 +141,9 @@ class Members:
             except ConnectionLost:
                 continue
         with Client(self._server_of(number).url, **({} if patient else IMPATIENT)) as client:
-            there = client.tables()
+            has = client.tables()
             for table, like, closed in self._parts:
-                if table.name in there:
+                if table.name in has:
                     given = next((each for each in self._tables if each.name == table.name), None)
                     began = given and share_of(given, like, self._shares)
                     if changes := changes_like(client.table(table.name), table, began):
@@ -370,10 +374,11 @@ class Members:
         return f"redis://{self._login}{place_of(shard)}"
 
     def _connection(self, number: int, topology: Topology | None = None, patient: bool = True) -> redis.Redis:
-        if number in self.numbers:
-            url = self.servers[self.numbers.index(number)].url
-        else:
-            url = self._url_of((topology or self._topology).shard(number))
+        with self._lock:
+            if number in self.numbers:
+                url = self._server_of(number).url
+            else:
+                url = self._url_of((topology or self._topology).shard(number))
         return redis.Redis.from_url(url, socket_timeout=self._start_timeout) if patient else impatient(url)
 
     def _push(self, numbers: Iterable[int], patient: bool = True) -> None:
@@ -418,12 +423,14 @@ class Members:
     def _note_failing(self, number: int, why: str | None) -> None:
         """Why a shard does not serve; None: it does. Who asks for the status reads it in the folder."""
         with self._lock:
+            why = why if number in self.numbers else None  # it was taken out
             if self.failing.get(number) != why:
                 others = {each: told for each, told in self.failing.items() if each != number}
                 self.failing, self._unwritten = others if why is None else {**others, number: why}, True
 
     def _server_of(self, number: int) -> Server:
-        return self.servers[self.numbers.index(number)]
+        with self._lock:
+            return self.servers[self.numbers.index(number)]
 
     def _replicas(self) -> list[tuple[int, Server]]:
         """The replicas of these shards, with the shards' numbers."""
@@ -442,9 +449,9 @@ class Members:
             for client in clients.values():
                 client.close()
 
-    def _refresh(self) -> None:
-        """Takes over the newest topology that somebody else has pushed. All are asked at once, before the lock is
-        taken: nobody else waits for one that hangs. OSError: it cannot be written."""
+    def _refresh(self) -> Topology:
+        """Takes over the newest topology that somebody else has pushed; returns what the shards have now. All are asked
+        at once, before the lock is taken: nobody else waits for one that hangs. OSError: it cannot be written."""
         with contextlib.ExitStack() as stack:
             with self._lock:
                 runs = [number for number in self.numbers if self._server_of(number).running]
@@ -457,6 +464,7 @@ class Members:
         with self._lock:
             self._heard = told, theirs
             self._adopt()
+            return self._topology
 
     def _adopt(self) -> None:
         """Takes over the newest topology that was heard of, and tells it to those of these shards that missed it. One
@@ -495,6 +503,8 @@ class Members:
         self._gone += [(stop_at, server) for number, server in pairs if number in gone]
         self.numbers = [number for number, _ in pairs if number not in gone]
         self.servers = [server for number, server in pairs if number not in gone]
+        for number in gone:
+            self._note_failing(number, None)
         return len(self.numbers) < len(pairs)
 
     def _stop_gone(self, now: float) -> None:

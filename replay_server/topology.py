@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -140,7 +140,7 @@ class Topology:
         Raises:
             redis.ResponseError: a shard has another topology of this version, or a newer one.
         """
-        numbers = [shard.number for shard in self.shards if shard.number in clients]
+        numbers = answering({shard.number: clients[shard.number] for shard in self.shards if shard.number in clients})
         numbers.sort(key=lambda each: (each != first, each))
         while numbers:
             number = numbers.pop(0)
@@ -151,13 +151,7 @@ class Topology:
 
     def _tell(self, number: int, clients: Mapping[int, redis.Redis]) -> bool:
         """Whether the shard answers."""
-        try:
-            clients[number].execute_command(*self.arguments(number))
-        except redis.AuthenticationError:
-            raise
-        except (redis.ConnectionError, redis.TimeoutError):
-            return False
-        return True
+        return _answers(lambda: clients[number].execute_command(*self.arguments(number)))
 
     def shard(self, number: int) -> ShardPlace:
         """The shard of that number. Raises ValueError where there is none."""
@@ -257,6 +251,28 @@ class Topology:
             for slot in _all(shard.slots):
                 owners[slot] = shard.number
         return owners
+
+
+def answering(clients: Mapping[int, redis.Redis]) -> list[int]:
+    """The numbers of those that answer, who are asked at once: several that hang cost the patience of one.
+
+    Raises:
+        redis.ResponseError: one refuses to.
+    """
+    if len(clients) < 2:
+        return [*clients]
+    told = at_once(lambda client: _answers(client.ping), clients.values())
+    return [number for number, does in zip(clients, told, strict=True) if does]
+
+
+def _answers(ask: Callable[[], object]) -> bool:
+    try:
+        ask()
+    except redis.AuthenticationError:
+        raise
+    except (redis.ConnectionError, redis.TimeoutError):
+        return False
+    return True
 
 
 def slot_ranges(slots: Iterable[int]) -> tuple[SlotRange, ...]:

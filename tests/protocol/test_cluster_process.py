@@ -19,7 +19,8 @@ from shards import wait_for
 from slow_server import pids_in, slow_server
 
 import replay_server as rs
-from replay_server.topology import Topology, parse_slots, slot_ranges
+from replay_server.cluster_members import failing_in
+from replay_server.topology import ShardPlace, Topology, parse_slots, slot_ranges
 
 TABLE = rs.Table("atari", capacity=1001, signature={"x": rs.Column("int64")}, rate_limiter=rs.MinSize(10))
 
@@ -97,6 +98,102 @@ def test_a_shard_that_takes_long_to_start_again_holds_up_no_other_one(monkeypatc
         assert len(cluster.topology.shards) == 2
         go_on.set()
         wait_for(lambda: cluster.restarts == 2 and cluster.running)
+
+
+def test_a_second_start_of_a_shard_that_is_back_leaves_it_alone() -> None:
+    with rs.Cluster([TABLE], shards=1) as cluster:
+        (server,) = cluster.servers
+        assert cluster._restart(0)
+        assert server.running
+        assert (cluster.servers, cluster.restarts) == ([server], 0)
+
+
+def test_shards_are_watched_on_whatever_a_look_at_them_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    refresh, looks, fails = rs.Cluster._refresh, [0], [True]
+
+    def may_fail(self: rs.Cluster) -> Topology:
+        looks[0] += 1
+        if fails[0]:
+            raise RuntimeError("can't start new thread")
+        return refresh(self)
+
+    with rs.Cluster([TABLE], shards=1) as cluster:
+        monkeypatch.setattr(rs.Cluster, "_refresh", may_fail)
+        wait_for(lambda: looks[0] > 1)
+        fails[0] = False
+        os.kill(cluster.pids[0], signal.SIGKILL)
+        wait_for(lambda: cluster.restarts == 1 and cluster.running)
+
+
+def test_a_shard_that_does_not_start_again_is_not_told_of_when_it_is_taken_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise rs.ServerError("the disk is full")
+
+    with rs.Cluster([TABLE], shards=2, directory=tmp_path) as cluster:
+        monkeypatch.setattr(rs.Cluster, "_start", fail)
+        os.kill(cluster.pids[1], signal.SIGKILL)
+        wait_for(lambda: cluster.failing == {1: "the disk is full"})
+        wait_for(lambda: failing_in(tmp_path) == cluster.failing)
+        cluster.forget(1, dead=True)
+        assert (cluster.numbers, cluster.failing, failing_in(tmp_path)) == ([0], {}, {})
+        wait_for(lambda: not cluster._starts[1].is_alive())
+        assert cluster.failing == {}
+
+
+def test_a_topology_that_is_being_told_is_not_what_the_shards_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    refresh = rs.Cluster._refresh
+
+    def proposed_meanwhile(self: rs.Cluster) -> Topology:
+        found = refresh(self)
+        self._topology = found.leaves(0)  # another thread may, as soon as the lock is free
+        return found
+
+    with rs.Cluster(shards=2) as cluster:
+        before = cluster.topology
+        with monkeypatch.context() as patched, cluster._lock:
+            patched.setattr(rs.Cluster, "_refresh", proposed_meanwhile)
+            assert cluster.topology == before
+            cluster._topology = before
+
+
+def test_a_shards_server_is_not_looked_up_while_another_shard_goes() -> None:
+    with rs.Cluster(shards=2) as cluster:
+        numbers, servers, found = cluster.numbers, cluster.servers, list[rs.Server]()
+        asking = threading.Thread(target=lambda: found.append(cluster._server_of(1)))
+        with cluster._lock:
+            cluster.numbers = [1]
+            asking.start()
+            asking.join(0.5)
+            cluster.servers = servers[1:]
+        asking.join()
+        cluster.numbers, cluster.servers = numbers, servers
+        assert found == [servers[1]]
+
+
+def test_a_shard_gets_its_tables_from_one_that_answers_and_the_others_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with rs.Cluster(shards=3) as cluster, rs.Client(cluster.url) as client:
+        client.create_table(TABLE)
+        with rs.Client(cluster.servers[0].url) as own:
+            own.drop_table("atari")
+        asked = list[str]()
+
+        def noted(url: str, **options: Any) -> rs.Client:
+            asked.append(url)
+            return rs.Client(url, **options)
+
+        monkeypatch.setattr("replay_server.cluster_members.Client", noted)
+        os.kill(cluster.pids[1], signal.SIGSTOP)
+        try:
+            cluster._complete(0)
+        finally:
+            os.kill(cluster.pids[1], signal.SIGCONT)
+        assert asked == [cluster.servers[2].url, cluster.servers[0].url]
+        with rs.Client(cluster.servers[0].url) as own:
+            assert own.tables() == ["atari"]
 
 
 def test_a_cluster_that_is_stopped_gives_up_what_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,6 +419,41 @@ def test_what_makes_no_cluster_is_refused(arguments: dict[str, Any], message: st
 
 
 # ---- topologies in Python --------------------------------------------------------------------------------------------
+
+
+class Hangs:
+    """A client of a shard that hangs: it gives up when as many others have been asked, too."""
+
+    def __init__(self, asked: threading.Barrier) -> None:
+        self.asked = asked
+
+    def ping(self) -> None:
+        self.asked.wait(60)
+        raise redis.TimeoutError
+
+    def execute_command(self, *_: Any) -> None:
+        self.ping()
+
+
+class Answers:
+    def __init__(self, number: int, told: list[tuple[int, Any]]) -> None:
+        self.number, self.told = number, told
+
+    def ping(self) -> None:
+        pass
+
+    def execute_command(self, *words: Any) -> None:
+        self.told.append((self.number, words[2]))
+
+
+def test_shards_that_hang_are_told_a_topology_at_once_and_no_other_one_waits_for_each() -> None:
+    shards = [ShardPlace(number, f"{number:040x}", "127.0.0.1", 7000 + number) for number in range(6)]
+    asked, told = threading.Barrier(3), list[tuple[int, Any]]()
+    clients: dict[int, Any] = {number: Hangs(asked) for number in range(3)}
+    clients |= {number: Answers(number, told) for number in range(3, 6)}
+    Topology(7, tuple(shards)).push_to(clients, first=5)
+    assert told[:2] == [(5, 7), (3, 7)]
+    assert sorted(told[2:]) == [(4, 7)]
 
 
 def test_slots_begin_to_move_and_arrive() -> None:
