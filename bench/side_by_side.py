@@ -32,6 +32,7 @@ from replay_server.bench import result
 from replay_server.bench.environments import is_ready, set_up
 from replay_server.bench.process import Program
 from replay_server.rl.environment_spec import is_atari
+from replay_server.rl.folder_lock import alone_in
 
 OURS = "replay"
 RUN_FILE = "run.json"
@@ -135,7 +136,7 @@ def run(options: argparse.Namespace, argv: Sequence[str], folder: str, say: Call
             name = f"{side}.seed={seed}"
             try:
                 runs[name] = _run(options, env, side, seed, _folder(kept, side, seed), say)
-            except RuntimeError as error:
+            except (RuntimeError, OSError) as error:
                 failed[name] = str(error)
                 say(f"{side}, seed {seed}: failed: {error}")
             except KeyboardInterrupt:
@@ -186,7 +187,17 @@ def _setup(name: str) -> str:
 def _run(
     options: argparse.Namespace, env: str, side: str, seed: int, folder: Path, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """One side's run with one seed: what it was given, and its checkpoints with the scores of their games."""
+    """One side's run with one seed: what it was given, and its checkpoints with the scores of their games. FolderInUse
+    where another command is at it."""
+    lock = folder.with_name(f"{folder.name}.lock")  # beside it, since it is removed where it was interrupted
+    lock.mkdir(parents=True, exist_ok=True)
+    with alone_in(lock):
+        return _run_alone(options, env, side, seed, folder, say)
+
+
+def _run_alone(
+    options: argparse.Namespace, env: str, side: str, seed: int, folder: Path, say: Callable[[str], None]
+) -> dict[str, Any]:
     file, found = folder / RUN_FILE, _found(options, env, side, seed, folder)
     if "checkpoints" not in found:
         if file.exists():
@@ -212,15 +223,19 @@ def _run(
 def _found(options: argparse.Namespace, env: str, side: str, seed: int, folder: Path) -> dict[str, Any]:
     """What is known of a run: at first what is asked for, then what its training left, then the scores of its games.
 
-    RuntimeError where the folder is of something else.
+    RuntimeError where the folder is of something else, or damaged.
     """
     asked, file = _asked(options, env, side, seed), folder / RUN_FILE
     if not file.exists():
         if folder.exists() and any(folder.iterdir()):
             raise RuntimeError(f"{folder} holds other files: give another --folder, or remove it")
         return {"asked": asked}
-    found = json.loads(file.read_text())
-    if found["asked"] != asked:
+    try:
+        found = json.loads(file.read_text())
+        is_other = found["asked"] != asked
+    except (ValueError, KeyError, TypeError) as error:
+        raise RuntimeError(f"{file} cannot be read ({error!r}): remove {folder}") from error
+    if is_other:
         raise RuntimeError(f"{file} is of a run with other settings: give another --folder, or remove {folder}")
     return found
 

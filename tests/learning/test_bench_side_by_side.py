@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,12 +19,14 @@ pytest.importorskip("torch")
 import gymnasium
 import torch
 
+from replay_server.bench import result
 from replay_server.bench.environments import ENVIRONMENTS, PROGRAMS, is_ready
 from replay_server.bench.main import main
 from replay_server.bench.plot import plot_side_by_side
 from replay_server.bench.process import Program
 from replay_server.bench.programs.games import Checkpoints, GymnasiumGames, TimeIsUp, play
 from replay_server.bench.side_by_side import PEERS, SIDES, Side, markdown
+from replay_server.rl.folder_lock import alone_in
 
 
 class Clock:
@@ -274,6 +278,45 @@ def test_a_side_that_fails_keeps_no_other_from_running_and_is_tried_again(
     assert list(content["runs"]) == ["first.seed=1", "second.seed=1"]
     assert content["failed"] == {}
     assert content["median"]["first.updates_per_s"] == pytest.approx(2 / 60)
+
+
+def test_a_training_that_another_command_runs_is_left_alone(made_up: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (made_up / "trouble-first").touch()  # so that its run.json has no checkpoints, as of one that trains
+    assert main(QUEUE) == 1
+    (made_up / "trouble-first").unlink()
+    with alone_in(made_up / "runs" / "first-seed1.lock"):
+        assert main(QUEUE) == 1
+        assert "first-seed1.lock: another process is at work in it" in capsys.readouterr().out
+        assert (made_up / "runs" / "first-seed1" / "kept").exists()
+        assert list(json.loads((made_up / "all.json").read_text())["runs"]) == ["second.seed=1"]
+    assert main(QUEUE) == 0
+
+
+def test_a_side_for_whose_files_there_is_no_room_keeps_no_other_from_running(
+    made_up: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = result.write
+
+    def full(file: str | Path, content: dict[str, Any]) -> None:
+        if "first-seed1" in str(file):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(file, content)
+
+    monkeypatch.setattr(result, "write", full)
+    assert main(QUEUE) == 1
+    content = json.loads((made_up / "all.json").read_text())
+    assert list(content["runs"]) == ["second.seed=1"]
+    assert "No space left" in content["failed"]["first.seed=1"]
+
+
+def test_a_damaged_run_is_refused_and_stays(made_up: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = made_up / "runs" / "second-seed1" / "run.json"
+    file.parent.mkdir(parents=True)
+    file.write_text('{"checkpoints": [')
+    assert main(QUEUE) == 1
+    assert "run.json cannot be read" in capsys.readouterr().err
+    assert file.read_text() == '{"checkpoints": ['
+    assert not (made_up / "runs" / "first-seed1").exists()
 
 
 def test_a_side_that_is_interrupted_leaves_no_process_and_begins_anew(
