@@ -238,7 +238,9 @@ def _start_on_engine(
     try:
         with connected(options.on) as engine:
             shards = 2 if options.shards is None else options.shards
-            cluster = PlacedCluster.start(engine, options.name, settings.tables, shards, options.per_node, given)
+            cluster = PlacedCluster.start(
+                engine, options.name, settings.tables, shards, options.per_node, given, given_up=asked
+            )
             if told := cluster.told_in_time(asked):
                 print(f"ready url={_open_url(told['url'])} pids={','.join(map(str, told['pids']))}", flush=True)
             if engine.own:
@@ -247,7 +249,7 @@ def _start_on_engine(
             if engine.own or asked.is_set():
                 cluster.stop()
     except (ReplayError, ValueError, OSError) as error:
-        return _fail(str(error), EXIT_FAILURE)
+        return 0 if asked.is_set() else _fail(str(error), EXIT_FAILURE)
     return 0
 
 

@@ -19,7 +19,7 @@ from replay_server.cluster import ShardNotStarted
 from replay_server.codec import pack
 from replay_server.errors import ServerError
 from replay_server.jobs.job_server import START_WITHIN_S
-from replay_server.jobs.ray_shards import DETACHED, NAMESPACE, PLACED_S, Supervisor, end_hosts
+from replay_server.jobs.ray_shards import DETACHED, NAMESPACE, Supervisor, end_hosts
 from replay_server.rl.ray_cluster import RayCluster
 from replay_server.table import Table
 from replay_server.topology import MOST_SHARDS
@@ -73,6 +73,7 @@ class PlacedCluster:
         per_node: int | None,
         options: Mapping[str, Any],
         lease_s: float = 0.0,
+        given_up: threading.Event | None = None,
     ) -> PlacedCluster:
         """Starts one. On a Ray cluster of our own, Ray sets nothing aside: there is but one node.
 
@@ -85,6 +86,7 @@ class PlacedCluster:
             options: of `Cluster`: port, password, directory (an absolute path, on every node; None = a temporary one),
                 maxmemory, config, restore, start_timeout.
             lease_s: it ends when nobody has called `told` for so long; 0 = never.
+            given_up: ends the start with a ServerError once it is set.
 
         Raises:
             ServerError: the name is taken, Ray has no room, or a shard did not start. Nothing is left behind.
@@ -113,8 +115,11 @@ class PlacedCluster:
                 _wait_for_room(group, shards, per_node)
             engine.place(Supervisor, name, group, pack(setup), num_cpus=0, threads=4, further=further)
             cluster = cls(engine, name)
-            patience_s = PLACED_S + shards * float(options["start_timeout"]) + _ANSWER_S
-            number, why = ray.get(cluster._supervisor.begin.remote(), timeout=patience_s)
+            begun = cluster._supervisor.begin.remote()
+            while not ray.wait([begun], timeout=_LOOK_S)[0]:  # shards that load are waited for
+                if given_up is not None and given_up.is_set():
+                    raise ServerError("the start was given up")
+            number, why = ray.get(begun)
             if why:
                 raise ServerError(why) if number is None else ShardNotStarted(number, why)
         except BaseException as error:

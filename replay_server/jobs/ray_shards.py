@@ -117,16 +117,19 @@ def restored_in(folder: Path, run: str, first: bool, restore: str | None, log: s
         log: the folder in it where its append-only file is; None = it has none.
 
     Raises:
-        ServerError: an append-only file of another run is there, which the server would read.
+        ServerError: `run.json` cannot be read, or an append-only file of another run is there, which the server would
+            read.
     """
     file, there = folder / RUN_FILE, _snapshots(folder)
-    told: dict[str, Any] = {}
-    if not first:
-        with contextlib.suppress(OSError, ValueError):
-            told = json.loads(file.read_text())
-    if told.get("run") == run:
-        before = {(name, time_ns) for name, time_ns in told["before"]}
-        return "latest" if there - before else told["restore"]
+    try:
+        told = {} if first else json.loads(file.read_text())
+        if told.get("run") == run:
+            before = {(name, time_ns) for name, time_ns in told["before"]}
+            return "latest" if there - before else told["restore"]
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, KeyError) as error:  # who began empty now would lose the snapshots of this run
+        raise ServerError(f"{file} cannot be read ({error!r}): remove it to have the shard begin empty") from error
     if not first:  # this node's disk, and another one's had the shard's files
         restore = None
         if log is not None and (folder / log).exists():
@@ -227,6 +230,7 @@ class _Placed(Server):
 
     def __init__(self, host: Any, url: str, pid: int) -> None:
         self.url, self.pid, self.host, self.tls_url = url, pid, host, None
+        self._asking = threading.Lock()
         self._status: int | None = None if pid else LOST
         self._end = self._wait()
 
@@ -235,13 +239,14 @@ class _Placed(Server):
 
     @property
     def returncode(self) -> int | None:
-        if self._end is not None and ray.wait([self._end], timeout=0)[0]:
-            try:
-                self._status = ray.get(self._end)
-            except RayError:
-                self._status = LOST
-            self._end = self._wait()
-        return self._status
+        with self._asking:
+            if self._end is not None and ray.wait([self._end], timeout=0)[0]:
+                try:
+                    self._status = ray.get(self._end)
+                except RayError:
+                    self._status = LOST
+                self._end = self._wait()
+            return self._status
 
     @property
     def running(self) -> bool:
@@ -335,9 +340,15 @@ class ShardsOnRay(Cluster):
         host, place, pid = self.hosts[number], "", 0
         try:
             self._node_of(number, _SOON_S)
-            place, pid, why = ray.get(host.start.remote(pack(setup)), timeout=options["start_timeout"] + _ANSWER_S)
+            started, until = host.start.remote(pack(setup)), time.monotonic() + options["start_timeout"] + _ANSWER_S
+            # One that loads is waited for: its host gives up one that reads nothing. A supervisor that begins again
+            # goes on after a while, since it has to find the others.
+            while not (ray.wait([started], timeout=_LOOK_S)[0] or self._stopping.is_set()):
+                if self._again and time.monotonic() > until:
+                    break
+            place, pid, why = ray.get(started, timeout=0)
         except (ServerError, RayError) as error:
-            why = str(error)
+            why = str(error) or repr(error)
         if why and not (self._again and before):
             raise ServerError(why)
         self._begun.add(number)
@@ -382,7 +393,7 @@ class ShardsOnRay(Cluster):
         # A shard was started again elsewhere: clients hear of it from any other one.
         before, self._topology, self._unwritten = self._topology, made, True
         try:
-            self._push(self.numbers)
+            self._push(self.numbers, patient=False)
         except redis.ResponseError:  # somebody else made another one at the same time: the next look finds it
             self._topology = before
 

@@ -21,12 +21,13 @@ import numpy as np
 import pytest
 
 import replay_server as rs
-from replay_server.topology import Topology
+from replay_server.topology import ShardPlace, Topology
 
 pytest.importorskip("ray")
 
 import ray
 from ray.cluster_utils import Cluster
+from ray.exceptions import GetTimeoutError
 
 from replay_server.codec import pack
 from replay_server.jobs import placed_cluster, ray_shards
@@ -297,6 +298,102 @@ def test_what_a_shard_restores_is_of_its_run(tmp_path: Path) -> None:
     with pytest.raises(rs.ServerError, match="of another run of a cluster: move it away"):
         restored_in(tmp_path, "four", False, "latest", "log")
     assert restored_in(tmp_path, "four", False, "latest", None) is None
+
+
+def test_a_shard_whose_run_file_cannot_be_read_does_not_begin_empty(tmp_path: Path) -> None:
+    """Its snapshots would be of before from then on, and go one by one."""
+    restored_in(tmp_path, "one", True, None, None)
+    (tmp_path / "own.snapshot").write_bytes(b"1")
+    file = tmp_path / "run.json"
+    there = file.read_text()
+    for broken in ("", "[", json.dumps({"run": "one"})):
+        file.write_text(broken)
+        with pytest.raises(rs.ServerError, match=r"run.json cannot be read"):
+            restored_in(tmp_path, "one", False, None, None)
+        assert file.read_text() == broken
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(rs.ServerError, match=r"run.json cannot be read.*IsADirectory"):
+        restored_in(tmp_path, "one", False, None, None)
+    file.rmdir()
+    file.write_text(there)
+    assert restored_in(tmp_path, "one", False, None, None) == "latest"
+
+
+class RayOfOneShard:
+    """What the supervisor of a shard asks of Ray. The shard's start is over after some looks."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def wait(self, asked: list[str], timeout: float) -> tuple[list[str], list[str]]:
+        self.looks += 1
+        return (asked, []) if self.looks > 3 else ([], asked)
+
+    def get(self, asked: str, timeout: float | None = None) -> Any:
+        if asked == "start" and self.looks <= 3:
+            raise GetTimeoutError
+        return {"address": "127.0.0.1", "start": ("127.0.0.1:7000", 7, "")}[asked]
+
+
+def of_one_shard(again: bool) -> ray_shards.ShardsOnRay:
+    shards = object.__new__(ray_shards.ShardsOnRay)
+    host = {name: SimpleNamespace(remote=lambda *_, name=name: name) for name in ("address", "start", "wait")}
+    shards.hosts, shards._asked, shards._begun, shards._folders, shards._config = (
+        [SimpleNamespace(**host)],
+        {},
+        set(),
+        {},
+        {},
+    )
+    shards._directory, shards._goes, shards._run, shards._again = Path(), False, "one", again
+    shards._stopping, shards._topology = threading.Event(), Topology(1, (ShardPlace(0, "0" * 40, "127.0.0.1", 7001),))
+    return shards
+
+
+def test_a_shard_that_loads_on_ray_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"start_timeout": -100.0, "password": None}  # all that a shard that reads nothing is given has passed
+    monkeypatch.setattr(ray_shards, "ray", RayOfOneShard())
+    shards = of_one_shard(again=False)
+    assert shards._serve(0, [], options).pid == 7
+    shards._stopping.set()
+    monkeypatch.setattr(ray_shards, "ray", RayOfOneShard())
+    with pytest.raises(rs.ServerError, match="GetTimeoutError"):
+        shards._serve(0, [], options)
+    # A supervisor that was started again looks after the others meanwhile.
+    monkeypatch.setattr(ray_shards, "ray", RayOfOneShard())
+    assert of_one_shard(again=True)._serve(0, [], options).pid == 0
+
+
+def test_a_servers_end_on_ray_is_asked_for_by_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[int | None]()
+
+    class Ends:
+        def wait(self, asked: list[str], timeout: float) -> tuple[list[str], list[str]]:
+            if not told:
+                told.append(None)
+                other = threading.Thread(target=lambda: told.append(server.returncode))
+                other.start()
+                other.join(0.5)  # it comes to its end here only if it does not wait for this one
+            return asked, []
+
+        def get(self, asked: str) -> int:
+            return {"end": 3}[asked]
+
+    monkeypatch.setattr(ray_shards, "ray", Ends())
+    host = SimpleNamespace(wait=SimpleNamespace(remote=lambda *_: "end"))
+    server = ray_shards._Placed(host, "redis://127.0.0.1:1", 7)
+    assert server.returncode == 3
+    wait_for(lambda: told == [None, 3])
+
+
+def test_a_start_that_is_given_up_leaves_nothing_behind(engine: RayCluster, tmp_path: Path) -> None:
+    options = {**OPTIONS, "directory": str(tmp_path), "start_timeout": TIMEOUT_S}
+    given_up = threading.Event()
+    given_up.set()
+    with pytest.raises(rs.ServerError, match="the start was given up"):
+        PlacedCluster.start(engine, "test", [TABLE], 2, None, options, given_up=given_up)
+    wait_for(lambda: groups() == actors() == [])
 
 
 def test_a_cluster_that_does_not_begin_leaves_nothing_behind(
