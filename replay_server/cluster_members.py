@@ -74,6 +74,10 @@ def _told_by(client: redis.Redis) -> Topology | None:
     return None
 
 
+def _share_ids(one: Topology, other: Topology) -> bool:
+    return not {shard.id for shard in one.shards}.isdisjoint(shard.id for shard in other.shards)
+
+
 class Members:
     """The shards of one supervisor as members of a cluster; see `cluster.Cluster`."""
 
@@ -292,6 +296,14 @@ class Members:
                 f"{self._directory} holds the files of other shards: take shard {self._takes_over} over in another "
                 "folder"
             )
+        if not _share_ids(topology, file):  # it may be the same one, begun anew
+            with self._clients([each.number for each in self._others(file)], file, patient=False) as clients:
+                told = at_once(_told_by, clients.values())
+            if any(each is not None and _share_ids(each, file) for each in told):
+                raise ServerError(
+                    f"shard_of: {url.rpartition('@')[2]} is another cluster than that of {self._directory}, whose "
+                    "other shards still answer: name one of them, or join in another folder"
+                )
         self._takes_over = None  # that was done before
         own = [file.shard(number) for number in self.numbers if number not in topology.gone]
         if taken := [shard.number for shard in own if ids.get(shard.number, shard.id) != shard.id]:

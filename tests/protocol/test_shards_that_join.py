@@ -370,6 +370,17 @@ def test_a_join_waits_for_slots_that_move() -> None:
             assert joined.numbers == [2]
 
 
+def test_a_folder_joins_no_other_cluster_while_shards_of_its_own_answer(tmp_path: Path) -> None:
+    with rs.Cluster([TABLE], shards=1) as cluster, rs.Cluster([TABLE], shards=1) as other:
+        with rs.Cluster(shard_of=cluster.url, shards=1, directory=tmp_path):
+            before = cluster.topology
+        with pytest.raises(rs.ServerError, match=r"another cluster than that of .*, whose other shards still answer"):
+            rs.Cluster(shard_of=other.url, shards=1, directory=tmp_path)
+        assert [shard.number for shard in other.topology.shards] == [0]
+        with rs.Cluster(shard_of=cluster.url, shards=1, directory=tmp_path) as joined:
+            assert [each.id for each in joined.topology.shards] == [each.id for each in before.shards]
+
+
 def test_a_folder_is_joined_again_unless_another_shard_has_its_number(tmp_path: Path) -> None:
     with (
         rs.Cluster([TABLE], shards=1) as cluster,
