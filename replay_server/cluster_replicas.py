@@ -193,6 +193,8 @@ class ShardReplicas(ReplicaGroup):
         """When the primary last told how far it was (Unix, seconds)."""
         self._ahead = dict[int, list[tuple[int, float]]]()
         """How far the primary was when it was further than a replica, and when that was."""
+        self._is_logged = False
+        """Whether the primary last told that it writes its append-only file: a setting may have ended that since."""
         self._unread = set[int]()
         """Generations whose files a server did not begin with: people may want to mend them."""
         self._deaths = dict[int, tuple[float, float]]()
@@ -271,6 +273,7 @@ class ShardReplicas(ReplicaGroup):
             told, self._told_at = int(about["master_repl_offset"]), time.time()
             if (about["role"], about["master_origin"]) == ("master", self._origin):
                 self._epoch = max(self._epoch, int(about["master_epoch"]))
+            self._is_logged = self._info(self._primary, "persistence")["aof_enabled"] == "1"
             for number, server in enumerate(self._servers):
                 if number != self._primary and server.running:
                     self._ahead.setdefault(number, []).append((told, self._told_at))
@@ -344,7 +347,7 @@ class ShardReplicas(ReplicaGroup):
             super()._replace(why)
 
     def _cannot_be_replaced(self, silent_s: float) -> bool:
-        is_logged = self._folders.log(self._folders.chain[0]) is not None
+        is_logged = self._has_log()
         what = "it is waited for, since it has no append-only file to begin with: end its process to give it up"
         if is_logged:
             what = f"its process is killed after {KILL_AFTER_S:g} s, and begins with its append-only file"
@@ -353,6 +356,10 @@ class ShardReplicas(ReplicaGroup):
             self._say(why)
             self._cluster._note_failing(self._shard, why)
         return is_logged
+
+    def _has_log(self) -> bool:
+        """Whether the primary has a whole append-only file with all that it was told."""
+        return self._is_logged and self._folders.log(self._folders.chain[0]) is not None
 
     def _may_lead(self, number: int, about: Mapping[str, str]) -> bool:
         epoch, offset = int(about["master_epoch"]), int(about["master_repl_offset"])
@@ -363,7 +370,7 @@ class ShardReplicas(ReplicaGroup):
         ahead = [at for told, at in self._ahead.get(number, ()) if told > offset]
         if not ahead:
             return True
-        if self._folders.log(self._folders.chain[0]) and ahead[0] + _LOG_LATE_S <= self._told_at:
+        if self._has_log() and ahead[0] + _LOG_LATE_S <= self._told_at:
             return False
         return not self._folders.was_cut_since(self._cluster._own_snapshots(self._shard), ahead[0])
 
@@ -376,6 +383,7 @@ class ShardReplicas(ReplicaGroup):
         is_another = number != self._primary
         super()._put_first(number)
         self._ahead.clear()
+        self._is_logged = False
         if is_another:
             self._settled = False
             with contextlib.suppress(OSError):  # then it is done later

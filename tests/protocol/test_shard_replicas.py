@@ -351,17 +351,20 @@ def test_shards_that_hang_are_asked_at_once_and_hold_up_nobody(monkeypatch: pyte
         assert time.monotonic() - began < 2 * 2.0  # a question to each after the other takes 8 s
 
 
-@pytest.mark.parametrize("is_logged", [True, False])
+@pytest.mark.parametrize("log", ["there", "none", "turned off"])
 def test_a_shard_that_hangs_and_has_more_than_its_replica_begins_with_its_append_only_file(
-    is_logged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = LOGGED if is_logged else None
+    is_logged, config = log == "there", None if log == "none" else LOGGED
     with replicated(shards=1, directory=tmp_path, config=config) as cluster:
         hung, (replica,), group = cluster.servers[0], cluster.replicas[0], cluster._groups[0]
         ids = add_to(hung, 0)
         with contextlib.ExitStack() as stack:
             with rs.Client(hung.url) as client, stopped(replica.pid):
                 leave_behind(client, hung, group)
+                if log == "turned off":  # its files stay, and are of then
+                    client.redis.config_set("appendonly", "no")
+                    eventually(lambda: not group._is_logged, "the group knows that")
                 ids += add(client, 10)
                 if not is_logged:
                     client.checkpoint()
