@@ -74,8 +74,8 @@ class Cluster(Members):
             returned, perhaps of another number of shards: see `docs/cluster.md`. Then nothing of a cluster may be in
             `directory` yet; the folder of the checkpoint stays as it is.
         pin: each shard has a core to itself; None = if this process may use more cores than there are shards.
-        start_timeout: seconds in which each shard must be ready, or have read more of its files: one that loads is
-            waited for.
+        start_timeout: seconds in which each shard must be ready, or have read or written more of its files: one that
+            loads is waited for.
         shard_of: URL of a cluster that runs, `redis+cluster://[:password@]host:port…`, perhaps on other hosts. The
             shards join it: they have its tables, each part as large as on its other shards, its password, and no slots
             of keys until some are moved there. Its clients use them within about a second.

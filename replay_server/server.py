@@ -159,8 +159,8 @@ class Server:
             `directory`, or "latest" for the newest snapshot in `directory` (the server starts empty if there is none).
             A table of `tables` that the snapshot also has must equal it, except in what `Client.configure` changes;
             there `tables` overrides. `log()` shows what was restored and what is lost.
-        start_timeout: seconds in which the server must be ready, or have read more of its files: one that loads is
-            waited for.
+        start_timeout: seconds in which the server must be ready, or have read or written more of its files: one that
+            loads is waited for.
         given_up: ends the start with a ServerError once it is set.
 
     Attributes:
@@ -253,16 +253,17 @@ class Server:
     def _await_ready(self, patience_s: float, given_up: threading.Event | None) -> dict[str, str | Any]:
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
-        text, bytes_read, deadline = b"", -1, 0.0
+        text, bytes_moved, deadline = b"", -1, 0.0
         while b"\n" not in text:
             if given_up is not None and given_up.is_set():
                 raise ServerError("the start was given up")
-            if (now_read := self._bytes_read()) != bytes_read:
-                bytes_read, deadline = now_read, time.monotonic() + patience_s
+            if (now_moved := self._bytes_moved()) != bytes_moved:
+                bytes_moved, deadline = now_moved, time.monotonic() + patience_s
             if (left := deadline - time.monotonic()) <= 0:
                 printed = self.log().strip() or "nothing"
                 raise ServerError(
-                    f"the server was not ready in time, and read nothing for {patience_s:g} s; it printed: {printed}"
+                    f"the server was not ready in time, and read and wrote nothing for {patience_s:g} s; it printed: "
+                    f"{printed}"
                 )
             if not select.select([descriptor], [], [], min(left, _LOOK_S))[0]:
                 continue
@@ -280,10 +281,11 @@ class Server:
             )
         return match.groupdict()
 
-    def _bytes_read(self) -> int:
-        """What the child has read so far, of files above all; 0 where the system does not tell."""
+    def _bytes_moved(self) -> int:
+        """What the child has read and written so far, of files above all; 0 where the system does not tell."""
         with contextlib.suppress(OSError, ValueError, IndexError):
-            return int(Path(f"/proc/{self._process.pid}/io").read_text().split()[1])
+            words = Path(f"/proc/{self._process.pid}/io").read_text().split()  # rchar: N wchar: N …
+            return int(words[1]) + int(words[3])
         return 0
 
     def log(self) -> str:

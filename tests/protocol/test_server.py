@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -109,15 +111,33 @@ def test_a_server_that_polls_without_sleeping_serves_and_stops(eventually):
         assert server.stop() == 0
 
 
-def test_a_server_that_reads_its_files_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setenv("REPLAY_SERVER_EXECUTABLE", str(slow_server(tmp_path, seconds=6.0)))
-    with rs.Server(start_timeout=2.0) as server:
+def test_a_server_that_goes_on_with_its_files_is_waited_for(tmp_path, monkeypatch):
+    moved = itertools.count()
+    monkeypatch.setattr(rs.Server, "_bytes_moved", lambda _: next(moved))
+    monkeypatch.setenv("REPLAY_SERVER_EXECUTABLE", str(slow_server(tmp_path, seconds=2.0, reads=False)))
+    with rs.Server(start_timeout=0.5) as server:
         assert server.running
+
+
+@pytest.mark.parametrize(
+    "does", ["open('/dev/zero', 'rb', buffering=0).read(1 << 20)", "open('/dev/null', 'wb').write(bytes(1 << 20))"]
+)
+def test_what_a_server_reads_and_writes_counts(does):
+    command = [sys.executable, "-S", "-c", f"print(flush=True); input(); {does}; print(flush=True); input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        server = SimpleNamespace(_process=process)
+        process.stdout.readline()
+        before = rs.Server._bytes_moved(server)
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        assert rs.Server._bytes_moved(server) >= before + (1 << 20)
+        process.communicate(b"\n")
 
 
 def test_a_server_that_hangs_at_its_start_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setenv("REPLAY_SERVER_EXECUTABLE", str(slow_server(tmp_path, seconds=100.0, reads=False)))
-    with pytest.raises(rs.ServerError, match="not ready in time, and read nothing for 2 s"):
+    with pytest.raises(rs.ServerError, match="not ready in time, and read and wrote nothing for 2 s"):
         rs.Server(start_timeout=2.0)
 
 
