@@ -434,13 +434,18 @@ class ShardReplicas(ReplicaGroup):
             except OSError:
                 self._folders.chain = [first, *others]
                 raise
-        for generation in others:
+        self._remove_files(others, own)
+
+    def _remove_files(self, generations: Iterable[int], snapshots: Iterable[Snapshot]) -> None:
+        """Of folders that have left the chain."""
+        for generation in generations:
             if generation not in self._unread:
-                self._folders.remove_files(generation, own)
+                self._folders.remove_files(generation, snapshots)
 
     def _begin_again(self, former: int) -> None:
         if time.monotonic() < self._again_at:
             return
+        chain, own = self._folders.chain, self._cluster._own_snapshots(self._shard)
         is_begun = self._cluster._restart(self._shard)
         with self._cluster._lock:
             if self._shard not in self._cluster.numbers or self._ending.is_set():
@@ -456,6 +461,7 @@ class ShardReplicas(ReplicaGroup):
                 for number in range(len(self._servers)):
                     if number != former:
                         self._kill(number)
+                self._remove_files(set(chain).difference(self._folders.chain), own)
                 self._settled, self._again_pause_s = True, _PAUSE_S
                 return
             except ReplayError as error:

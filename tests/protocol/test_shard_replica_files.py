@@ -195,6 +195,23 @@ def test_snapshots_of_a_folder_that_is_used_no_more_go_unless_they_have_names(tm
             eventually(lambda former=former, named=named: {file.name for file in former.iterdir()} == named, "room")
 
 
+def test_files_that_a_shard_did_not_begin_again_with_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ShardReplicas, "_shorten_chain", lambda _: None)  # they die before it
+    with replicated(shards=1, directory=tmp_path, config=LOGGED) as cluster:
+        fail_over(cluster)
+        eventually((tmp_path / "shard-0-1" / "appendonlydir" / "appendonly.aof.manifest").exists, "files of its own")
+        assert chain_in(tmp_path) == [1, 0]
+        ids = add_to(cluster.servers[0], 0)
+        kill_all(cluster.servers[0], *cluster.replicas[0])
+        eventually(lambda: cluster.restarts == 1 and is_settled(cluster), "the shard again")
+        with rs.Client(cluster.url) as client:
+            assert values(client, ids) == list(range(10))
+        assert chain_in(tmp_path) == [1]
+        assert not (tmp_path / "shard-0" / "appendonlydir").exists()
+
+
 def test_a_folder_without_a_file_that_is_somebodys_goes(tmp_path: Path) -> None:
     folders = ShardFolders(tmp_path, 3, "log", "name.aof", [0])
     for name in ("replay-20261120-195712-345.snapshot", "log/name.aof.manifest"):
