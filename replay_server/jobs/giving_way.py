@@ -51,13 +51,13 @@ class GivingWay:
         return "other work keeps all cores busy: the actors give way to it no longer"
 
     def end(self) -> list[Part]:
-        """The actors give way no longer; those whose processes still do, since only root may raise them again."""
+        """The actors give way no longer; those whose processes still do, as where only root may raise them again."""
         self.ended, found = True, []
         for actor in self._actors:
             actor.instruct(gives_way=False)
             try:
                 be_equal(actor.pid)
-            except PermissionError:
+            except OSError:
                 found.append(actor)
         return found
 
@@ -73,7 +73,7 @@ class GivingWay:
 
 
 def be_equal(pid: int | None) -> None:
-    """The threads of a process have their share of the cores again. PermissionError where only root may say so."""
+    """The threads of a process have their share of the cores again. OSError: it cannot be, or only root may."""
     for thread in _threads(pid):
         with contextlib.suppress(ProcessLookupError):
             if os.sched_getscheduler(thread) == os.SCHED_IDLE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -100,6 +101,15 @@ def test_one_that_starves_is_an_equal_from_then_on(actor: Part) -> None:
     assert classes(actor) == {os.SCHED_OTHER}
     assert actor.watch() is None, "it was not ended for that"
     assert first_news(found, 2.0) == "", "said once"
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EINVAL])
+def test_one_that_cannot_be_raised_is_told_of(actor: Part, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def fails(*_: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "sched_setscheduler", fails)
+    assert GivingWay([actor]).end() == [actor]
 
 
 @pytest.mark.usefixtures("other_work")
