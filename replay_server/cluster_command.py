@@ -335,7 +335,7 @@ def status_of(shards: Shards) -> dict[str, Any]:
     for shard in told["shards"]:
         shard["slot_count"] = sum(last - first + 1 for first, last in shard["slots"])
         shard["leaving"] = shard["shard"] in shards.topology.leaving
-    told["failing"] = {number: why for folder in folders for number, why in failing_in(folder).items()}
+    told["failing"] = {number: why for folder in folders for number, why in failing_in(folder, shards.topology).items()}
     return told
 
 

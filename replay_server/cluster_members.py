@@ -59,11 +59,12 @@ def _is_open(topology: Topology) -> bool:
     return False
 
 
-def failing_in(directory: Path) -> dict[int, str]:
-    """Why shards of a cluster's folder do not serve, by number; {} where the folder is not on this host."""
+def failing_in(directory: Path, topology: Topology) -> dict[int, str]:
+    """Why shards of a cluster do not serve, by number, as its folder says; {} where that is not on this host."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        failing = json.loads((directory / FILE).read_text()).get("failing", {})
-        return {int(number): str(why) for number, why in failing.items()}
+        text = (directory / FILE).read_text()
+        if _share_ids(Topology.from_json(text), topology):  # else it is that of another cluster
+            return {int(number): str(why) for number, why in json.loads(text).get("failing", {}).items()}
     return {}
 
 
@@ -428,9 +429,8 @@ class Members:
 
     def _own(self, number: int, *ids: str) -> None:
         """Notes that these are ids of a shard, so that a supervisor which is started again knows it by them."""
-        known = self._own_ids.get(number, [])
-        if new := [each for each in ids if each not in known]:
-            self._own_ids[number], self._unwritten = [*known, *new][-_MOST_IDS:], True
+        others = [each for each in self._own_ids.get(number, []) if each not in ids]
+        self._own_ids[number], self._unwritten = [*others, *ids][-_MOST_IDS:], True
 
     def _note_failing(self, number: int, why: str | None) -> None:
         """Why a shard does not serve; None: it does. Who asks for the status reads it in the folder."""

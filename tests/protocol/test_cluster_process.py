@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,11 +136,22 @@ def test_a_shard_that_does_not_start_again_is_not_told_of_when_it_is_taken_out(
         monkeypatch.setattr(rs.Cluster, "_start", fail)
         os.kill(cluster.pids[1], signal.SIGKILL)
         wait_for(lambda: cluster.failing == {1: "the disk is full"})
-        wait_for(lambda: failing_in(tmp_path) == cluster.failing)
+        wait_for(lambda: failing_in(tmp_path, cluster.topology) == cluster.failing)
+        another = [replace(each, id=f"{each.number:040x}") for each in cluster.topology.shards]
+        assert failing_in(tmp_path, Topology(9, tuple(another))) == {}
         cluster.forget(1, dead=True)
-        assert (cluster.numbers, cluster.failing, failing_in(tmp_path)) == ([0], {}, {})
+        assert (cluster.numbers, cluster.failing, failing_in(tmp_path, cluster.topology)) == ([0], {}, {})
         wait_for(lambda: not cluster._starts[1].is_alive())
         assert cluster.failing == {}
+
+
+def test_an_id_that_leads_again_is_known_longer_than_those_of_before() -> None:
+    with rs.Cluster(shards=1) as cluster:
+        cluster._own(0, "leads")
+        cluster._own(0, *(f"of before {number}" for number in range(99)))
+        cluster._own(0, "leads")
+        cluster._own(0, "may lead")
+        assert cluster._own_ids[0][-2:] == ["leads", "may lead"]
 
 
 def test_a_topology_that_is_being_told_is_not_what_the_shards_have(monkeypatch: pytest.MonkeyPatch) -> None:
