@@ -59,6 +59,8 @@ _MOST_DOUBLINGS = 50
 """Of how far is asked: a sample that waits for long asks hundreds of times."""
 _FAR = 1e300
 """A horizon beyond which no arrival is."""
+_AT_ONCE = 3
+"""That often a sample begins anew at once, because what the shards hold has changed; then it pauses."""
 
 
 class _Waits(Exception):
@@ -86,15 +88,16 @@ def sample(
     wait = Wait(f"sample of {count} from {name!r}", options.timeout)
     if options.policy_version is not None:
         check_version(options.policy_version)
-    lost_until, looked_up = 0.0, False
+    lost_until, looked_up, unknown = 0.0, False, 0
     draw = _Draw(cluster, name, count, out, shared, options)
     try:
         while True:
             reason = ""
             try:
                 return (yield from draw.go_on())
-            except _Unknown:
-                continue  # the next try begins with the question, and finds the reason if it has to wait
+            except _Unknown:  # the next try begins with the question, and finds the reason if it has to wait
+                unknown += 1
+                reason = "items leave while they are drawn" if unknown > _AT_ONCE else ""
             except _Waits as waits:
                 reason = str(waits)
             except SchemaError:

@@ -128,6 +128,15 @@ def test_a_sample_of_all_items_begins_anew_where_some_have_left(cluster, monkeyp
     assert len(set(batch.ids)) == 200
 
 
+def test_a_sample_whose_items_leave_all_the_time_ends_at_its_timeout(filled, monkeypatch):
+    def all_have_left(_):
+        raise cluster_sample._Unknown
+
+    monkeypatch.setattr(cluster_sample._Draw, "_questions", all_have_left)
+    with pytest.raises(rs.Timeout, match="items leave while they are drawn"):
+        filled[0].sample("t", 8, timeout=0.2)
+
+
 def test_a_sample_fills_the_arrays_that_it_is_given(filled):
     client, ids, _ = filled
     out = client.sample("t", 64)
