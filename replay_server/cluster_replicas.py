@@ -76,6 +76,15 @@ Snapshot = tuple[int, str, int]
 """Generation of the folder, name, and time: one that has a name may be written again."""
 
 
+def snapshots_in(folder: Path) -> set[tuple[str, int]]:
+    """Names and times."""
+    found = set[tuple[str, int]]()
+    for file in folder.glob("*.snapshot"):
+        with contextlib.suppress(FileNotFoundError):  # a newer one has just replaced it (snapshot-keep)
+            found.add((file.name, file.stat().st_mtime_ns))
+    return found
+
+
 class ShardFolders:
     """The folders of one shard's files, by generation: `shard-N` is of 0, `shard-N-1` of 1.
 
@@ -128,12 +137,7 @@ class ShardFolders:
 
     def snapshots(self) -> set[Snapshot]:
         """Those in the chain's folders."""
-        found = set[Snapshot]()
-        for generation in self.chain:
-            for file in self.folder(generation).glob("*.snapshot"):
-                with contextlib.suppress(FileNotFoundError):  # a newer one has just replaced it (snapshot-keep)
-                    found.add((generation, file.name, file.stat().st_mtime_ns))
-        return found
+        return {(generation, *each) for generation in self.chain for each in snapshots_in(self.folder(generation))}
 
     def first_whole(self, snapshots: Iterable[Snapshot]) -> int | None:
         """The first of the chain that has an append-only file, or one of these snapshots."""

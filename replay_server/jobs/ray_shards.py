@@ -39,6 +39,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from replay_server.cluster import Cluster, ShardNotStarted
+from replay_server.cluster_replicas import snapshots_in
 from replay_server.cluster_shards import PATIENCE_S, impatient, newest, place_of, topology_of
 from replay_server.codec import pack
 from replay_server.connection import url_with_password
@@ -96,15 +97,6 @@ def end_hosts(name: str) -> None:
         time.sleep(_LOOK_S)
 
 
-def _snapshots(folder: Path) -> set[tuple[str, int]]:
-    """Names and times: one that has a name may be written again."""
-    found = set[tuple[str, int]]()
-    for file in folder.glob("*.snapshot"):
-        with contextlib.suppress(FileNotFoundError):  # a newer one has just replaced it (snapshot-keep)
-            found.add((file.name, file.stat().st_mtime_ns))
-    return found
-
-
 def restored_in(folder: Path, run: str, first: bool, restore: str | None, log: str | None) -> str | None:
     """What a shard restores that starts in a folder, as on one host (`Cluster._own_snapshot`). It is decided here: the
     supervisor may be on another node, and may itself have been started again since.
@@ -120,7 +112,7 @@ def restored_in(folder: Path, run: str, first: bool, restore: str | None, log: s
         ServerError: `run.json` cannot be read, or an append-only file of another run is there, which the server would
             read.
     """
-    file, there = folder / RUN_FILE, _snapshots(folder)
+    file, there = folder / RUN_FILE, snapshots_in(folder)
     try:
         told = {} if first else json.loads(file.read_text())
         if told.get("run") == run:
