@@ -72,7 +72,7 @@ class TrainSettings:
     backend_option: dict[str, Any] = field(default_factory=dict)
     """One option of the backend, e.g. memory_mb=2048 (JSON, or else a string); as often as needed."""
     concurrency: int | None = None
-    """Functions at a time, those beyond wait; None = as many as actors can be asked for."""
+    """Functions at a time, those beyond wait. Without it: as many as actors can be asked for."""
     prewarm: int = 0
     """Function instances that are made warm before the first round."""
     timeout_s: float = 60.0
@@ -82,7 +82,7 @@ class TrainSettings:
     retries: int = 2
     """Attempts after the first, for what was lost or took too long."""
     deadline_s: float | None = None
-    """Seconds from a round's start after which it learns from what has arrived; None = it waits for all attempts."""
+    """Seconds from a round's start after which it learns from what has arrived. Without it: all are awaited."""
     quorum: float = 0.5
     """Share of a round's actors that must have arrived to learn from them; with fewer the missing are asked again."""
     learner_threads: int = 0
@@ -96,7 +96,7 @@ class TrainSettings:
     budget: float | None = None
     """Stop when this many dollars are spent, by the price profile."""
     prices: str | None = None
-    """Price file; None = the one of this package."""
+    """Price file. Without it: the one of this package."""
     price_profile: str = "lambda"
     """Its profile: what functions and machines cost."""
     price_column: Literal["paper", "code", "full"] = "full"
@@ -110,14 +110,14 @@ class TrainSettings:
 
     # where
     server: str | None = None
-    """URL of a replay server that is there; None = the job has one of its own."""
+    """URL of a replay server that is there. Without it: the job has one of its own."""
     replay_shards: int = 1
     """Servers of the job's own, a process each, that hold fragments, states and weights together. Not with --server and
     --learners async."""
     function_server: str | None = None
     """URL under which functions reach the server, if it is another one."""
     job: str | None = None
-    """Name of the job on its server, by which its tables and weights are named; None = one is made up."""
+    """Name of the job on its server, by which its tables and weights are named. Without it: one is made up."""
     keep: bool = False
     """Leave the job's table and weights on a shared server when it ends."""
     plot: bool = False
@@ -129,7 +129,7 @@ class TrainSettings:
     checkpoint_every: int = 10
     """Rounds between two checkpoints; there is one at the end, too."""
     logdir: str | None = None
-    """Run directory; None = runs/<env>-<seed>-<time>."""
+    """Run directory. Without it: runs/<env>-<seed>-<time>."""
     resume: bool = False
     """Go on with the run in --logdir, from its newest checkpoint. Actors begin new episodes."""
 
