@@ -578,7 +578,7 @@ class Cluster(Members):
         if self._owner != os.getpid():
             return
         if self._temporary is None and self._watcher is not None:  # what others have told since the last look
-            with contextlib.suppress(redis.RedisError, OSError):
+            with contextlib.suppress(Exception):  # whatever it is, the shards are stopped
                 self._refresh()
         self._stopping.set()
         deadline = time.monotonic() + _STOPS_WITHIN_S

@@ -126,6 +126,18 @@ def test_shards_are_watched_on_whatever_a_look_at_them_raises(monkeypatch: pytes
         wait_for(lambda: cluster.restarts == 1 and cluster.running)
 
 
+def test_shards_are_stopped_whatever_a_last_look_at_them_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: rs.Cluster) -> Topology:
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    cluster = rs.Cluster([TABLE], shards=1, directory=tmp_path)
+    monkeypatch.setattr(rs.Cluster, "_refresh", fail)
+    cluster.stop()
+    assert not cluster.running
+
+
 def test_a_shard_that_does_not_start_again_is_not_told_of_when_it_is_taken_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
