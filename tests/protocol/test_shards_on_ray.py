@@ -573,7 +573,7 @@ def test_a_supervisor_that_is_started_again_tries_until_it_is_stopped(monkeypatc
     monkeypatch.setattr(ray_shards, "end_hosts", lambda _: None)
     monkeypatch.setattr(ray_shards, "_AGAIN_S", 0.01)
     monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(was_current_actor_reconstructed=True))
-    setup = {"tables": [], "shards": 1, "per_node": 1, "lease_s": 0.0, "options": {"directory": "."}}
+    setup = {"tables": [], "shards": 1, "per_node": 1, "run": "one", "lease_s": 0.0, "options": {"directory": "."}}
     supervisor = Supervisor("test", None, pack(setup))
     wait_for(lambda: len(tries) > 1)
     supervisor.stop(0.0)
@@ -583,8 +583,9 @@ def test_a_supervisor_that_is_started_again_tries_until_it_is_stopped(monkeypatc
 
 def test_a_node_that_others_can_reach_needs_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ShardHost, "address", lambda _: "0.0.0.0")
-    host, options = ShardHost(), {"port": 0, "password": None}
+    host, options = ShardHost(), {"port": 0, "password": None, "restore": None}
     setup = {"tables": [], "options": options, "folder": str(tmp_path), "temporary": False, "was_on": ""}
+    setup |= {"run": "one", "first": True, "log": None}
     place, pid, why = host.start(pack(setup))
     assert (place, pid) == ("", 0)
     assert "there is no password" in why
