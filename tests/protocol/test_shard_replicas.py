@@ -185,11 +185,13 @@ def test_what_wait_has_acknowledged_is_there_and_nothing_twice_after_kills_amid_
         ends.set()
         working.join(60)
         assert not failures, failures
+        # On a fast machine the oldest have left for newer ones.
+        newest = {number: value for number, value in acknowledged.items() if value >= sent[0] - TABLE.capacity}
         with rs.Client(cluster.url) as client:
-            assert values(client, list(acknowledged)) == list(acknowledged.values())
+            assert values(client, list(newest)) == list(newest.values())
             everything = client.sample("atari", client.info("atari")["size"], replace=False).data["x"].tolist()
             assert len(everything) == len(set(everything)), "an item is there twice"
-            assert set(everything) >= set(acknowledged.values())
+            assert set(everything) >= set(newest.values())
 
 
 def test_a_client_and_a_redis_cluster_client_go_on_through_failovers() -> None:
