@@ -5,14 +5,13 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
 
 #include "base/crc32c.h"
 #include "base/memory.h"
-#include "persist/append_writer.h"
+#include "persist/append_lines.h"
 
 #define WINDOW_BYTES (1u << 20)
 #define SECTOR_BYTES 512u /* the least that a disk writes as a whole */
@@ -108,28 +107,6 @@ static bool is_word(const struct append_reader *reader, uint32_t argc, const cha
     return argc == 1 && name->length == strlen(word) && strncasecmp((const char *)name->data, word, name->length) == 0;
 }
 
-/* Of a line that begins with '#', with a salt or without. */
-static size_t length_of_line(const uint8_t *bytes, size_t length) {
-    if (length >= 3 && memcmp(bytes, "#SA", 3) == 0) return APPEND_SALT_LINE;
-    if (length >= 3 && memcmp(bytes, "#SY", 3) == 0) {
-        bool is_old = length >= APPEND_OLD_SYNCED_LINE && bytes[APPEND_OLD_SYNCED_LINE - 2] == '\r';
-        return is_old ? APPEND_OLD_SYNCED_LINE : APPEND_SYNCED_LINE;
-    }
-    bool is_new = length >= APPEND_OLD_CHECKSUM_LINE && bytes[APPEND_OLD_CHECKSUM_LINE - 2] == ':';
-    return is_new ? APPEND_CHECKSUM_LINE : APPEND_OLD_CHECKSUM_LINE;
-}
-
-/* That such a line tells of; 0: it is none. */
-static uint64_t salt_of(const uint8_t *bytes, size_t length) {
-    static const char name[] = "#SALT:";
-    char expected[APPEND_LONGEST_LINE + 1], digits[17] = "";
-    if (length < APPEND_SALT_LINE || memcmp(bytes, name, strlen(name)) != 0) return 0;
-    memcpy(digits, bytes + strlen(name), sizeof digits - 1);
-    uint64_t salt = strtoull(digits, NULL, 16);
-    append_salt_line(salt, expected);
-    return memcmp(bytes, expected, APPEND_SALT_LINE) == 0 ? salt : 0;
-}
-
 /* ---- the window ---------------------------------------------------------------------------------------------------- */
 
 static const uint8_t *bytes_of(const struct append_reader *reader) {
@@ -188,7 +165,7 @@ static bool is_line(const struct scan *scan, size_t length, const char *expected
 }
 
 static enum scanned walk_salt(struct append_reader *reader, struct scan *scan) {
-    uint64_t salt = salt_of(scan->bytes, scan->length);
+    uint64_t salt = append_line_salt(scan->bytes, scan->length);
     scan->wrong = "expected a salt, one for a file";
     if (reader->salt || salt == 0) return SCANNED_WRONG;
     bool is_first = reader->walked == 0;
@@ -217,7 +194,7 @@ static enum scanned walk_synced(struct append_reader *reader, struct scan *scan,
 
 static enum scanned walk_line(struct append_reader *reader, struct scan *scan) {
     char expected[APPEND_LONGEST_LINE + 1];
-    size_t length = length_of_line(scan->bytes, scan->length);
+    size_t length = append_line_length(scan->bytes, scan->length);
     if (scan->length < length) return SCANNED_SHORT;
     if (length == APPEND_SALT_LINE) return walk_salt(reader, scan);
     if (length == APPEND_SYNCED_LINE || length == APPEND_OLD_SYNCED_LINE) return walk_synced(reader, scan, length);
@@ -257,7 +234,7 @@ struct tail {
 };
 
 /* `bytes` are the file's from `from` on. A line of a file without a salt is not told from a client's value. But where a salt
- * follows, all before it was on the disk (append_writer.h), and a value that passes for one has the file refused, not cut. */
+ * follows, all before it was on the disk (append_lines.h), and a value that passes for one has the file refused, not cut. */
 static void look_at_lines(const struct append_reader *reader, struct tail *tail, const uint8_t *bytes, uint64_t from,
                           size_t length, size_t most) {
     char checksum[APPEND_LONGEST_LINE + 1], synced[APPEND_LONGEST_LINE + 1];
@@ -267,7 +244,7 @@ static void look_at_lines(const struct append_reader *reader, struct tail *tail,
         size_t left = length - (size_t)(at - bytes);
         uint64_t place = from + (uint64_t)(at - bytes);
         if (reader->salt == 0) {
-            if (salt_of(at, left)) tail->synced = place;
+            if (append_line_salt(at, left)) tail->synced = place;
             continue;
         }
         if (left >= APPEND_CHECKSUM_LINE && memcmp(at, "#CRC:", 5) == 0 &&
@@ -412,7 +389,7 @@ enum append_read append_reader_next(struct append_reader *reader, uint32_t *argc
         if (reader->at == reader->safe) return reader->outcome;
         struct scan scan = {.bytes = bytes_of(reader), .length = (size_t)(reader->safe - reader->at)};
         if (scan.bytes[0] == '#') {
-            reader->taken = length_of_line(scan.bytes, scan.length);
+            reader->taken = append_line_length(scan.bytes, scan.length);
             continue;
         }
         if (scan_command(reader, &scan, argc) != SCANNED) {

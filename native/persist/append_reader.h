@@ -8,10 +8,9 @@
  *   - sectors are missing, with later ones behind them, since a disk writes in any order. They read as zeros: the rest of a
  *     sector, or a whole one.
  * Both are torn tails, and the file can be cut after the last whole unit that agrees. Anything else has changed after it was
- * written, and the file is corrupt. So it is where zeros stand in what had been brought to the disk: each write after an fsync
- * says in a line how far the file was on the disk then (append_writer.h). No line tells that of the last fsync, unless
- * something was written after it. So zeros that damage has put into what was brought to the disk by the last fsync alone pass
- * for a torn tail.
+ * written, and the file is corrupt. So are zeros in what had been brought to the disk: the first write after an fsync says in
+ * a line how far the file was on the disk then (append_lines.h). If nothing was written after the last fsync, no line tells of
+ * it. Zeros that damage has put into what only that fsync had brought to the disk pass for a torn tail.
  *
  * Behind the last checksum that agrees nothing says what is a line and what is part of a value. There only the file's salt
  * tells, which was on the disk before anything else: a file of ours that begins with zeros is corrupt.
@@ -42,10 +41,10 @@ struct append_reader {
     uint64_t checked_at;  /* all before it agrees with a checksum */
     uint64_t synced;      /* all before it was on the disk, as a line says that agrees with a checksum */
     uint32_t synced_checksum;
+    uint64_t told;        /* the same, as a line says that no checksum has followed yet */
+    uint32_t told_checksum;
     uint64_t salt;        /* 0: the file has told of none so far */
     uint64_t salt_at;     /* where its line begins, which may be cut off */
-    uint64_t told;        /* the same of a line that no checksum has followed yet */
-    uint32_t told_checksum;
     uint64_t walked;      /* all before it was looked at */
     uint32_t walked_checksum;
     bool in_transaction;  /* there; where it begins: */

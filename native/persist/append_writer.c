@@ -13,6 +13,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "base/write.h"
+#include "persist/append_lines.h"
 #include "persist/append_reader.h"
 
 #define PIECES 256
@@ -39,22 +40,6 @@ static void begin_early(struct append_writer *writer, uint64_t size) {
 #else
     (void)writer, (void)size;
 #endif
-}
-
-size_t append_salt_line(uint64_t salt, char line[APPEND_LONGEST_LINE + 1]) {
-    int length = snprintf(line, APPEND_LONGEST_LINE + 1, "#SALT:%016" PRIx64, salt);
-    uint32_t checksum = crc32c(0, line, (size_t)length);
-    return (size_t)length +
-           (size_t)snprintf(line + length, APPEND_LONGEST_LINE + 1 - (size_t)length, ":%08" PRIx32 "\r\n", checksum);
-}
-
-size_t append_checksum_line(uint32_t checksum, uint64_t salt, char line[APPEND_LONGEST_LINE + 1]) {
-    if (salt == 0) return (size_t)snprintf(line, APPEND_LONGEST_LINE + 1, "#CRC:%08" PRIx32 "\r\n", checksum);
-    return (size_t)snprintf(line, APPEND_LONGEST_LINE + 1, "#CRC:%08" PRIx32 ":%016" PRIx64 "\r\n", checksum, salt);
-}
-
-size_t append_synced_line(uint64_t size, uint64_t salt, char line[APPEND_LONGEST_LINE + 1]) {
-    return (size_t)snprintf(line, APPEND_LONGEST_LINE + 1, "#SYNCED:%012" PRIx64 ":%016" PRIx64 "\r\n", size, salt);
 }
 
 /* A line becomes the end of the file. */

@@ -1,14 +1,6 @@
 /* append_writer: the end of the append-only file. Its owner adds to a buffer and hands it over now and then; a thread
  * writes what was handed over, adds a checksum, and calls fdatasync if it was asked to. One buffer is on its way at a
- * time, so that many changes share one write and one fdatasync.
- *
- * Lines that begin with '#' stand between the commands; readers of Redis's own files pass over them:
- *   #SALT:0123456789abcdef:0123abcd        the first line: 64 random bits, and the CRC-32C of this line up to there
- *   #CRC:0123abcd:0123456789abcdef         CRC-32C of all bytes of the file before the line, and the salt
- *   #SYNCED:00000000abcd:0123456789abcdef  so many bytes, all before it, were on the disk when it was written; the salt
- * No client knows the salt, so no value of theirs can hold such a line. A file of earlier versions has none: its lines are
- * "#CRC:0123abcd" and "#SYNCED:…", which are worth less where they cannot be told from a value. The salt then comes in the
- * middle, where this version went on with the file, once all before it was on the disk.
+ * time, so that many changes share one write and one fdatasync. append_lines.h has the lines that it writes between commands.
  *
  * Why the file always holds the oldest changes, complete and in order:
  *   - Only this thread writes to it, at its end, one buffer after the other, in the order in which the owner added.
@@ -31,7 +23,6 @@
 #ifndef REPLAY_PERSIST_APPEND_WRITER_H
 #define REPLAY_PERSIST_APPEND_WRITER_H
 
-#include <inttypes.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -40,13 +31,6 @@
 #include "base/worker.h"
 #include "persist/append_buffer.h"
 #include "persist/append_manifest.h"
-
-#define APPEND_SALT_LINE 33u
-#define APPEND_CHECKSUM_LINE 32u
-#define APPEND_SYNCED_LINE 39u
-#define APPEND_LONGEST_LINE APPEND_SYNCED_LINE
-#define APPEND_OLD_CHECKSUM_LINE 15u /* of files without a salt */
-#define APPEND_OLD_SYNCED_LINE 31u
 
 enum append_job_kind { APPEND_WRITE, APPEND_SWITCH };
 
@@ -91,11 +75,6 @@ struct append_writer {
     uint64_t salt;
     size_t most_at_once;         /* what the file system takes in a call */
 };
-
-/* These write a line, and return its length. `salt` 0: there is none. */
-size_t append_salt_line(uint64_t salt, char line[APPEND_LONGEST_LINE + 1]);
-size_t append_checksum_line(uint32_t checksum, uint64_t salt, char line[APPEND_LONGEST_LINE + 1]);
-size_t append_synced_line(uint64_t size, uint64_t salt, char line[APPEND_LONGEST_LINE + 1]);
 
 /* `finished` is called on the writer's thread when there is something for append_writer_collect. The folder's descriptor
  * becomes the writer's. NULL: memory or threads are exhausted. */

@@ -11,6 +11,7 @@
 
 #include "check.h"
 #include "own_folder.h"
+#include "persist/append_lines.h"
 #include "persist/append_reader.h"
 #include "persist/append_writer.h"
 
