@@ -105,6 +105,24 @@ static inline void take_end(void) {
     if (ended % NOTE_SEEDS == 0) note_progress();
 }
 
+/* Until all have ended, or those that had begun when the run was interrupted. */
+static inline void run_seeds(void) {
+    struct sigaction action = {.sa_handler = stop};
+    CHECK(sigaction(SIGINT, &action, NULL) == 0 && sigaction(SIGTERM, &action, NULL) == 0);
+    for (begin_seeds(); all.running > 0; begin_seeds()) take_end();
+    if (is_stopped)
+        note_progress();
+    else if (all.progress)
+        unlink(all.progress);
+}
+
+static inline void say_failed_seeds(void) {
+    if (all.failed > 0)
+        fprintf(stderr, "%llu seeds before seed %llu do not hold, the first is %llu\n", (unsigned long long)all.failed,
+                (unsigned long long)all.next, (unsigned long long)all.first_failed);
+    if (is_stopped) fprintf(stderr, "stopped before seed %llu\n", (unsigned long long)all.next);
+}
+
 static inline const char *value_of(const char *argument, const char *name) {
     size_t length = strlen(name);
     return strncmp(argument, name, length) == 0 ? argument + length : NULL;

@@ -325,17 +325,13 @@ static void run_seed(void) {
     tally_add(&tally->disk_failures, disk_failures);
 }
 
-static void say_all(void) {
+static void say_tally(void) {
     printf(
         "%llu starts after %llu kills and %llu losses of power; %llu with damage; %llu rewrites; %llu of %llu calls of "
         "the disk failed\n",
         (unsigned long long)tally->starts, (unsigned long long)tally->kills, (unsigned long long)tally->losses_of_power,
         (unsigned long long)tally->damages, (unsigned long long)tally->rewrites,
         (unsigned long long)tally->disk_failures, (unsigned long long)tally->disk_calls);
-    if (all.failed > 0)
-        fprintf(stderr, "%llu seeds before seed %llu do not hold, the first is %llu\n", (unsigned long long)all.failed,
-                (unsigned long long)all.next, (unsigned long long)all.first_failed);
-    if (is_stopped) fprintf(stderr, "stopped before seed %llu\n", (unsigned long long)all.next);
 }
 
 int main(int argc, char **argv) {
@@ -348,15 +344,10 @@ int main(int argc, char **argv) {
     enter_own_folder();
     tally = mmap(NULL, sizeof *tally, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(tally != MAP_FAILED);
-    struct sigaction action = {.sa_handler = stop};
-    CHECK(sigaction(SIGINT, &action, NULL) == 0 && sigaction(SIGTERM, &action, NULL) == 0);
     bool begins = all.next < all.end;
-    for (begin_seeds(); all.running > 0; begin_seeds()) take_end();
-    if (is_stopped)
-        note_progress();
-    else if (all.progress)
-        unlink(all.progress);
-    say_all();
+    run_seeds();
+    say_tally();
+    say_failed_seeds();
     CHECK(!is_stopped && all.failed == 0 && (!begins || tally->kills + tally->losses_of_power > 0));
     return 0;
 }

@@ -1,4 +1,4 @@
-"""Servers killed at random moments under load: what of the acknowledged their append-only files bring back.
+"""Servers are killed at random moments under load. Their append-only files must bring back what was acknowledged.
 
 Each kill is SIGKILL to the process: the machine goes on, so what was written is there. Lost power, where only what was
 fsynced is there, is simulated by `tests/native/test_failing_machine.c`.
@@ -34,7 +34,7 @@ SEED = 0
 
 
 class Pusher(threading.Thread):
-    """One client that sends one request after the other, and notes what it asked for, and when it was answered."""
+    """One client. It sends one request after the other, and notes what it asked for and when it was answered."""
 
     def __init__(self, url: str, number: int, seed: list[int]) -> None:
         super().__init__()
@@ -76,13 +76,13 @@ class Pusher(threading.Thread):
             for key, item, priority in zip(keys.tolist(), items, priorities.tolist(), strict=True)
         }
         chosen = self.rng.choice(keys, min(3, n), replace=False).tolist()
-        names = np.array([self.ids[key][0] for key in chosen], np.uint64)
+        chosen_ids = np.array([self.ids[key][0] for key in chosen], np.uint64)
         again = self.rng.random(len(chosen)) + 2
         self.updating |= dict(zip(chosen, again.tolist(), strict=True))
-        _, at = self._ask("REPLAY.UPDATE", "t", names.tobytes(), again.tobytes())
+        _, at = self._ask("REPLAY.UPDATE", "t", chosen_ids.tobytes(), again.tobytes())
         self.updated |= dict.fromkeys(chosen, at)
         self.deleting.add(chosen[0])
-        _, self.deleted[chosen[0]] = self._ask("REPLAY.DEL", "t", names[:1].tobytes())
+        _, self.deleted[chosen[0]] = self._ask("REPLAY.DEL", "t", chosen_ids[:1].tobytes())
         self._publish(f"w{self.number}", "WEIGHTS.PUBLISH", f"w{self.number}", "*")
         self.sent["gradients"] += 1
         number = len(self.pushed)
@@ -103,8 +103,9 @@ class Pusher(threading.Thread):
 class Outcome:
     """What one kill has left of what was acknowledged.
 
-    `counts` has, for each kind, how many were acknowledged, of these found and lost, and how many are there more often
-    than they were sent. An item that is gone, and was to be deleted, counts as a deletion alone, and as an update.
+    `counts` has for each kind how many were acknowledged, how many of these were found and how many were lost, and how
+    many are there more often than they were sent. An item that is gone and was to be deleted counts for its update and
+    its deletion, not as an item.
     """
 
     def __init__(self, killed_at: float) -> None:
@@ -189,7 +190,7 @@ class Outcome:
 
 
 def priorities_of(client: rs.Client, there: dict[int, int]) -> dict[int, float]:
-    """By key. What the items are drawn with, of which the sum is the table's."""
+    """By key: the priorities that the items are drawn with. Their sum must be the table's total."""
     client.configure("t", sampler=rs.Prioritized(1.0))
     keys, found = list(there), dict[int, float]()
     total = client.info("t")["total_priority"]
