@@ -301,8 +301,8 @@ static int complete_end(struct append_writer *writer, const struct append_end *e
     return write_all_pieces(writer->descriptor, pieces, count);
 }
 
-/* What is known to be on the disk only by an fsync of which no line tells: see the header. It is brought there part by part: in
- * between whoever waits for the start sees that more is read. */
+/* Writes again what no line says was on the disk: see the header. It is brought to the disk part by part, so that whoever waits
+ * for the start sees that more is read. */
 static int write_again(const struct append_writer *writer, const struct append_end *end, struct error *error) {
     uint8_t *bytes = memory_alloc(AGAIN_BYTES);
     if (!bytes) return error_set(error, ERROR_GENERIC, "no memory to write the end of %s again", writer->name);

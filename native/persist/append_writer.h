@@ -68,7 +68,7 @@ struct append_writer {
     int descriptor;              /* -1: none */
     char name[NAME_MAX + 1];
     uint64_t size;
-    uint64_t begun;              /* so far the disk was told to begin */
+    uint64_t begun;              /* the disk was told to begin with all before it */
     uint64_t synced_size;        /* so much of the file is on the disk … */
     uint64_t told_size;          /* … and so much of it the file tells of */
     uint32_t checksum;

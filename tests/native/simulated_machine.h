@@ -59,7 +59,7 @@ bool __wrap_random_secret(void *bytes, size_t length);
 uint64_t __wrap_random_entropy(void);
 
 uint64_t __wrap_clock_monotonic_us(void) {
-    return ++machine_us; /* who looks at a clock takes time */
+    return ++machine_us; /* looking at a clock takes time */
 }
 
 uint64_t __wrap_clock_monotonic_ns(void) {

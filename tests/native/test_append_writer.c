@@ -190,7 +190,7 @@ static void a_file_that_is_not_what_was_read_does_not_go_on(void) {
     CHECK(go_on(&end) < 0 && strstr(error.message, "log.1.incr.aof has changed since it was read"));
 }
 
-/* Whoever waits for the start takes one that reads nothing for long for one that hangs. */
+/* A start that reads nothing for long looks as if it hung. */
 static void what_is_written_again_is_brought_to_the_disk_part_by_part(void) {
     static const uint8_t zeros[1u << 20];
     struct append_end end = {.size = (150u << 20) + 5, .is_checked = true, .salt = 1};
