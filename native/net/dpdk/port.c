@@ -118,12 +118,6 @@ static int make_pools(struct port *port, const struct port_settings *settings, u
     return 0;
 }
 
-static struct rte_mempool *pool_of(uint16_t queue) {
-    char name[RTE_MEMPOOL_NAMESIZE];
-    queues_pool_name(queue, name);
-    return rte_mempool_lookup(name);
-}
-
 uint32_t port_burst(uint16_t mtu) {
     return mtu > MTU_MOST ? BURST_BYTES / mtu : PORT_BURST;
 }
@@ -202,7 +196,7 @@ static int bring_up(struct port *port, const struct port_settings *settings, str
     uint32_t handed_over = (queues - 1u) * QUEUES_RING;
     if (make_pools(port, settings, (uint32_t)2 * in + out + 2 * CACHE_FRAMES + handed_over, error) < 0) return -1;
     for (uint16_t queue = 0; queue < queues; queue++) {
-        if ((code = rte_eth_rx_queue_setup(port->number, queue, in, SOCKET_ID_ANY, NULL, pool_of(queue))) < 0)
+        if ((code = rte_eth_rx_queue_setup(port->number, queue, in, SOCKET_ID_ANY, NULL, queues_pool(queue))) < 0)
             return fail(error, port, "the queue for receiving", code);
         if ((code = rte_eth_tx_queue_setup(port->number, queue, out, SOCKET_ID_ANY, NULL)) < 0)
             return fail(error, port, "the queue for sending", code);
@@ -246,7 +240,7 @@ static int join(struct port *port, const struct port_settings *settings, struct 
     port->frames = device.frames;
     port->frames_usable = device.frames_usable;
     memcpy(port->address, device.address, sizeof port->address);
-    port->pool = pool_of(port->queue);
+    port->pool = queues_pool(port->queue);
     if (settings->mtu == 0 || settings->mtu == port->mtu) return 0;
     return error_set(error, ERROR_GENERIC, "dpdk-mtu %u: the server with dpdk-queue 0 set the device's to %u",
                      (unsigned)settings->mtu, (unsigned)port->mtu);
@@ -383,7 +377,7 @@ static void close_device(const struct port *port) {
     if (port->pool) rte_eth_dev_stop(port->number);
     if (port->is_found) rte_eth_dev_close(port->number);
     struct rte_mempool *pool;
-    for (uint16_t queue = 0; (pool = pool_of(queue)); queue++) rte_mempool_free(pool);
+    for (uint16_t queue = 0; (pool = queues_pool(queue)); queue++) rte_mempool_free(pool);
 }
 
 void port_close(struct port *port) {

@@ -86,6 +86,12 @@ void queues_pool_name(uint16_t queue, char name[RTE_MEMPOOL_NAMESIZE]) {
     snprintf(name, RTE_MEMPOOL_NAMESIZE, "frames%u", (unsigned)queue);
 }
 
+struct rte_mempool *queues_pool(uint16_t queue) {
+    char name[RTE_MEMPOOL_NAMESIZE];
+    queues_pool_name(queue, name);
+    return rte_mempool_lookup(name);
+}
+
 /* ---- making, joining, leaving ---------------------------------------------------------------------------------- */
 
 static int open_lock(uint16_t queue, struct error *error) {
@@ -111,9 +117,7 @@ static struct queues *queues_new(struct shared *shared, uint16_t mine, uint16_t 
     for (uint16_t queue = 0; queue < QUEUES_MOST; queue++) queues->locks[queue] = -1;
     for (uint16_t queue = 0; queue < shared->count; queue++) {
         if (mine > 0 && queue != mine) continue;
-        char name[RTE_MEMPOOL_NAMESIZE];
-        queues_pool_name(queue, name);
-        queues->pools[queue] = rte_mempool_lookup(name);
+        queues->pools[queue] = queues_pool(queue);
         queues->locks[queue] = open_lock(queue, error);
         if (queues->locks[queue] >= 0) continue;
         queues_free(queues);

@@ -33,6 +33,8 @@ struct queues;
 
 /* The name of the pool of a queue's frames. */
 void queues_pool_name(uint16_t queue, char name[RTE_MEMPOOL_NAMESIZE]);
+/* That pool; NULL: there is none. */
+struct rte_mempool *queues_pool(uint16_t queue);
 
 /* In the first process, when the device runs. NULL with `error` set. */
 struct queues *queues_make(uint16_t count, uint16_t port, const struct queues_device *device, struct error *error);
