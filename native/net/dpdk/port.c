@@ -57,8 +57,8 @@ static int set_mtu(struct port *port, const struct port_settings *settings, stru
     uint16_t wanted = settings->mtu, now = 0;
     if (memif_is(port->name)) {
         uint16_t most = memif_mtu(settings->eal.device);
-        port->mtu = wanted > 0 ? wanted : most;
-        if (port->mtu >= MTU_LEAST && port->mtu <= most) return 0;
+        port->device.mtu = wanted > 0 ? wanted : most;
+        if (port->device.mtu >= MTU_LEAST && port->device.mtu <= most) return 0;
         unsigned needed = (wanted > 0 ? wanted : MTU_LEAST) + PORT_HEADER_BYTES;
         return error_set(
             error, ERROR_GENERIC,
@@ -68,13 +68,13 @@ static int set_mtu(struct port *port, const struct port_settings *settings, stru
     }
     int code = rte_eth_dev_get_mtu(port->number, &now);
     if (code < 0) return fail(error, port, "its MTU is unknown", code);
-    port->mtu = wanted > 0 ? wanted : now;
-    if (port->mtu == now) return 0;
-    code = rte_eth_dev_set_mtu(port->number, port->mtu);
+    port->device.mtu = wanted > 0 ? wanted : now;
+    if (port->device.mtu == now) return 0;
+    code = rte_eth_dev_set_mtu(port->number, port->device.mtu);
     if (code == 0) return 0;
     uint16_t device = now;
     return error_set(error, ERROR_GENERIC, "DPDK's device %s does not take dpdk-mtu %u (%s): it has %u now", port->name,
-                     (unsigned)port->mtu, rte_strerror(-code), (unsigned)device);
+                     (unsigned)port->device.mtu, rte_strerror(-code), (unsigned)device);
 }
 
 /* Where frames are longer than Ethernet's longest, fewer of them, in the same memory. */
@@ -87,21 +87,21 @@ static uint32_t wanted_frames(const struct port_settings *settings, uint16_t mtu
 /* One for each queue. */
 static int make_pools(struct port *port, const struct port_settings *settings, uint32_t ring_frames,
                       struct error *error) {
-    uint64_t each = pool_frame_bytes(port->mtu, settings->private_bytes);
-    uint64_t wanted = wanted_frames(settings, port->mtu);
+    uint64_t each = pool_frame_bytes(port->device.mtu, settings->private_bytes);
+    uint64_t wanted = wanted_frames(settings, port->device.mtu);
     uint64_t frames = settings->memory_bytes > 0 ? settings->memory_bytes / each : wanted + ring_frames;
     if (frames < FRAMES_LEAST + ring_frames)
         return error_set(error, ERROR_GENERIC,
                          "dpdk-memory of %llu bytes is %llu frames of %llu bytes: at least %llu bytes are needed here",
                          (unsigned long long)settings->memory_bytes, (unsigned long long)frames,
                          (unsigned long long)each, (unsigned long long)(each * (FRAMES_LEAST + ring_frames)));
-    port->frames = (uint32_t)frames;
-    port->frames_usable = port->frames - ring_frames;
+    port->device.frames = (uint32_t)frames;
+    port->device.frames_usable = port->device.frames - ring_frames;
     const struct pool_shape shape = {
-        .frames = port->frames,
+        .frames = port->device.frames,
         .cached = CACHE_FRAMES,
         .private_bytes = (uint16_t)RTE_ALIGN(settings->private_bytes, RTE_MBUF_PRIV_ALIGN),
-        .room_bytes = pool_room_bytes(port->mtu),
+        .room_bytes = pool_room_bytes(port->device.mtu),
         .socket = SOCKET_ID_ANY,
         .dense = pool_may_be_dense(settings->eal.device),
     };
@@ -112,7 +112,7 @@ static int make_pools(struct port *port, const struct port_settings *settings, u
         if (!pool)
             return error_set(error, ERROR_GENERIC,
                              "no memory for %u frames of %u bytes: %s; more of it: dpdk-memory BYTES, or huge pages",
-                             port->frames, (unsigned)shape.room_bytes, rte_strerror(rte_errno));
+                             port->device.frames, (unsigned)shape.room_bytes, rte_strerror(rte_errno));
         if (queue == 0) port->pool = pool;
     }
     return 0;
@@ -126,16 +126,16 @@ static int choose_offloads(struct port *port, const struct port_settings *settin
                            const struct rte_eth_dev_info *device, struct rte_eth_conf *configuration,
                            struct error *error) {
     int without = port->faults ? OFFLOAD_SEGMENTATION : 0; /* faults are to hit frames, not packets of many */
-    port->offloads = offloads_choose(settings->offloads, without, device, configuration, error);
+    port->device.offloads = offloads_choose(settings->offloads, without, device, configuration, error);
     uint16_t most = device->tx_desc_lim.nb_seg_max;
-    port->buffers_most = most > 0 ? most : UINT16_MAX;
-    return port->offloads < 0 ? -1 : 0;
+    port->device.buffers_most = most > 0 ? most : UINT16_MAX;
+    return port->device.offloads < 0 ? -1 : 0;
 }
 
 /* DPDK 22.11's net_tap counts Ethernet's header to the MTU when it cuts, and takes no packet that asks for more. */
 static uint16_t cut_bytes(const struct port *port, const struct rte_eth_dev_info *device) {
     bool is_tap = device->driver_name && strcmp(device->driver_name, "net_tap") == 0;
-    return (uint16_t)(port->mtu + (is_tap ? 0 : PORT_HEADER_BYTES));
+    return (uint16_t)(port->device.mtu + (is_tap ? 0 : PORT_HEADER_BYTES));
 }
 
 /* Drivers that copy what they receive, so that it is in this processor's cache. */
@@ -189,9 +189,8 @@ static int bring_up(struct port *port, const struct port_settings *settings, str
     if ((code = rte_eth_dev_configure(port->number, queues, queues, &configuration)) < 0)
         return fail(error, port, queues > 1 ? "several queues each way" : "one queue each way", code);
     if (set_mtu(port, settings, error) < 0) return -1;
-    port->burst = port_burst(port->mtu);
-    port->cut_bytes = cut_bytes(port, &device);
-    port->is_cold = !is_copying(&device);
+    port->device.cut_bytes = cut_bytes(port, &device);
+    port->device.is_cold = !is_copying(&device);
     if ((code = rte_eth_dev_adjust_nb_rx_tx_desc(port->number, &in, &out)) < 0) return fail(error, port, "rings", code);
     uint32_t handed_over = (queues - 1u) * QUEUES_RING;
     if (make_pools(port, settings, (uint32_t)2 * in + out + 2 * CACHE_FRAMES + handed_over, error) < 0) return -1;
@@ -204,46 +203,26 @@ static int bring_up(struct port *port, const struct port_settings *settings, str
     if ((code = rte_eth_dev_start(port->number)) < 0) return fail(error, port, "start", code);
     struct rte_ether_addr address;
     if ((code = rte_eth_macaddr_get(port->number, &address)) < 0) return fail(error, port, "its address", code);
-    memcpy(port->address, address.addr_bytes, sizeof port->address);
+    memcpy(port->device.address, address.addr_bytes, sizeof port->device.address);
     return 0;
 }
 
 static int share(struct port *port, const struct port_settings *settings, struct error *error) {
-    struct queues_device device = {
-        .mtu = port->mtu,
-        .offloads = port->offloads,
-        .buffers_most = port->buffers_most,
-        .is_cold = port->is_cold,
-        .cut_bytes = port->cut_bytes,
-        .frames = port->frames,
-        .frames_usable = port->frames_usable,
-    };
-    memcpy(device.address, port->address, sizeof device.address);
-    port->queues = queues_make(settings->eal.queues, port->number, &device, error);
+    port->queues = queues_make(settings->eal.queues, port->number, &port->device, error);
     return port->queues ? eal_tell_ready(error) : -1;
 }
 
 /* The device as the first process has set it up. */
 static int join(struct port *port, const struct port_settings *settings, struct error *error) {
-    struct queues_device device;
     if (!rte_eth_fp_ops[port->number].rx_pkt_burst)
         return error_set(error, ERROR_GENERIC, "dpdk-queue %u: the driver of %s carries frames in one process alone",
                          (unsigned)port->queue, port->name);
-    port->queues = queues_join(settings->eal.queues, port->queue, port->number, &device, error);
+    port->queues = queues_join(settings->eal.queues, port->queue, port->number, &port->device, error);
     if (!port->queues) return -1;
-    port->mtu = device.mtu;
-    port->burst = port_burst(port->mtu);
-    port->offloads = device.offloads;
-    port->buffers_most = device.buffers_most;
-    port->is_cold = device.is_cold;
-    port->cut_bytes = device.cut_bytes;
-    port->frames = device.frames;
-    port->frames_usable = device.frames_usable;
-    memcpy(port->address, device.address, sizeof port->address);
     port->pool = queues_pool(port->queue);
-    if (settings->mtu == 0 || settings->mtu == port->mtu) return 0;
+    if (settings->mtu == 0 || settings->mtu == port->device.mtu) return 0;
     return error_set(error, ERROR_GENERIC, "dpdk-mtu %u: the server with dpdk-queue 0 set the device's to %u",
-                     (unsigned)settings->mtu, (unsigned)port->mtu);
+                     (unsigned)settings->mtu, (unsigned)port->device.mtu);
 }
 
 static int set_up(struct port *port, const struct port_settings *settings, struct error *error) {
@@ -369,6 +348,7 @@ struct port *port_open(const struct port_settings *settings, struct error *error
         port_close(port);
         return NULL;
     }
+    port->burst = port_burst(port->device.mtu);
     port->opened_us = clock_monotonic_us();
     return port;
 }
@@ -431,10 +411,10 @@ static void prefetch(const struct rte_mbuf *frame) {
 /* Drops what is damaged; the rest keeps its order. */
 static uint32_t verify_all(struct port *port, struct rte_mbuf **frames, uint32_t count) {
     uint32_t good = 0;
-    for (uint32_t i = 0; port->is_cold && i < AHEAD_FRAMES && i < count; i++) prefetch(frames[i]);
+    for (uint32_t i = 0; port->device.is_cold && i < AHEAD_FRAMES && i < count; i++) prefetch(frames[i]);
     for (uint32_t i = 0; i < count; i++) {
         struct rte_mbuf *frame = frames[i];
-        if (port->is_cold && i + AHEAD_FRAMES < count) prefetch(frames[i + AHEAD_FRAMES]);
+        if (port->device.is_cold && i + AHEAD_FRAMES < count) prefetch(frames[i + AHEAD_FRAMES]);
         port->counters.bytes_in += rte_pktmbuf_pkt_len(frame);
         enum verdict verdict = verify(frame);
         if (verdict == VERDICT_GOOD) {
@@ -497,7 +477,7 @@ void port_send(struct port *port, struct rte_mbuf *frame) {
 
 /* Lets the driver complete what its device wants of packets that it shall finish. Returns how many may be sent. */
 static uint32_t prepare(struct port *port) {
-    if (!(port->offloads & (OFFLOAD_TRANSMIT_CHECKSUMS | OFFLOAD_SEGMENTATION))) return port->queued;
+    if (!(port->device.offloads & (OFFLOAD_TRANSMIT_CHECKSUMS | OFFLOAD_SEGMENTATION))) return port->queued;
     uint32_t ready = 0;
     while (ready < port->queued) {
         ready += rte_eth_tx_prepare(port->number, port->queue, port->outbox + ready, (uint16_t)(port->queued - ready));
@@ -596,11 +576,12 @@ void port_describe(const struct port *port, struct text *out) {
     text_append(out, "transport_device:%s\r\ntransport_driver:%s\r\n", port->name,
                 device.driver_name ? device.driver_name : "?");
     text_append(out, "transport_link:%s\r\ntransport_mtu:%u\r\n", port_is_up(port) ? "up" : "down",
-                (unsigned)port->mtu);
-    text_append(out, "transport_mac:%02x:%02x:%02x:%02x:%02x:%02x\r\n", port->address[0], port->address[1],
-                port->address[2], port->address[3], port->address[4], port->address[5]);
+                (unsigned)port->device.mtu);
+    text_append(out, "transport_mac:%02x:%02x:%02x:%02x:%02x:%02x\r\n", port->device.address[0],
+                port->device.address[1], port->device.address[2], port->device.address[3], port->device.address[4],
+                port->device.address[5]);
     text_append(out, "transport_offloads:");
-    offloads_describe(port->offloads, out);
+    offloads_describe(port->device.offloads, out);
     text_append(out, "\r\n");
     text_append(out, "transport_polls:%llu\r\ntransport_empty_polls:%llu\r\n", (unsigned long long)counters->polls,
                 (unsigned long long)counters->empty_polls);
@@ -618,7 +599,7 @@ void port_describe(const struct port *port, struct text *out) {
     text_append(out, "transport_send_no_memory:%llu\r\ntransport_device_full:%llu\r\ntransport_send_errors:%llu\r\n",
                 (unsigned long long)counters->no_frame, (unsigned long long)counters->device_full,
                 (unsigned long long)(statistics.oerrors + counters->refused));
-    text_append(out, "transport_frames:%u\r\ntransport_frames_free:%u\r\n", port->frames,
+    text_append(out, "transport_frames:%u\r\ntransport_frames_free:%u\r\n", port->device.frames,
                 rte_mempool_avail_count(port->pool));
     if (port->queues) queues_describe(port->queues, out);
     if (port->faults) describe_faults(port, out);

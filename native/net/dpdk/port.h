@@ -46,15 +46,8 @@ struct port {
     struct queues *queues; /* with other processes; NULL: the device is this one's alone */
     bool is_lost; /* the process that owns the device has gone, or is going */
     bool is_found; /* among DPDK's ports */
-    uint16_t mtu;
-    uint8_t address[6];
-    int offloads; /* enum offload: what the device does */
-    uint32_t buffers_most; /* in one packet */
+    struct queues_device device;
     uint32_t burst; /* frames taken in at once: see port_burst */
-    bool is_cold; /* frames come out of another processor's cache */
-    uint16_t cut_bytes; /* the longest frame that the device cuts packets into, with its headers */
-    uint32_t frames; /* in the pool */
-    uint32_t frames_usable; /* of them, without those that the device's rings may hold */
     struct rte_mempool *pool;
     struct faults *faults;
     struct port_counters counters;

@@ -22,11 +22,12 @@
 struct queues_device {
     uint16_t mtu;
     uint8_t address[6];
-    int offloads; /* enum offload */
-    uint32_t buffers_most;
-    bool is_cold;
-    uint16_t cut_bytes;
-    uint32_t frames, frames_usable; /* of each queue's pool */
+    int offloads; /* enum offload: what the device does */
+    uint32_t buffers_most; /* in one packet */
+    bool is_cold; /* frames come out of another processor's cache */
+    uint16_t cut_bytes; /* the longest frame that the device cuts packets into, with its headers */
+    uint32_t frames; /* in each queue's pool */
+    uint32_t frames_usable; /* of them, without those that the device's rings may hold */
 };
 
 struct queues;

@@ -103,7 +103,7 @@ static void write_frame(struct rte_mbuf *frame, struct packet *packet, uint32_t 
     if (offset + length < packet->data_bytes) tcp->tcp_flags &= (uint8_t)~(RTE_TCP_FIN_FLAG | RTE_TCP_PSH_FLAG);
     ip->hdr_checksum = checksum_finish(checksum_sum(ip, sizeof *ip));
     uint16_t pseudo = checksum_pseudo_ipv4(ip->src_addr, ip->dst_addr, IPPROTO_TCP, tcp_length);
-    if (stack.port->offloads & OFFLOAD_TRANSMIT_CHECKSUMS) {
+    if (stack.port->device.offloads & OFFLOAD_TRANSMIT_CHECKSUMS) {
         gather(&packet->data, to + packet->header_bytes, length, NULL);
         tcp->cksum = pseudo;
         leave_checksum(frame, packet);
@@ -150,20 +150,20 @@ static void write_packet(struct rte_mbuf **buffers, const struct part *part, str
     }
     leave_checksum(head, packet);
     head->ol_flags |= RTE_MBUF_F_TX_TCP_SEG;
-    if (stack.port->offloads & OFFLOAD_HEADER_CHECKSUM)
+    if (stack.port->device.offloads & OFFLOAD_HEADER_CHECKSUM)
         head->ol_flags |= RTE_MBUF_F_TX_IP_CKSUM;
     else
         ip->hdr_checksum = checksum_finish(checksum_sum(ip, sizeof *ip));
-    uint32_t cut = stack.port->cut_bytes - packet->header_bytes;
+    uint32_t cut = stack.port->device.cut_bytes - packet->header_bytes;
     head->tso_segsz = (uint16_t)(part->most < cut ? part->most : cut);
 }
 
 /* The buffers that a packet takes when the device cuts it; 0: it is to be cut here. */
 static uint32_t buffers_of(const struct packet *packet, uint32_t data_bytes, uint32_t most) {
-    if (!(stack.port->offloads & OFFLOAD_SEGMENTATION) || data_bytes <= most) return 0;
+    if (!(stack.port->device.offloads & OFFLOAD_SEGMENTATION) || data_bytes <= most) return 0;
     uint32_t room = rte_pktmbuf_data_room_size(stack.port->pool) - RTE_PKTMBUF_HEADROOM;
     uint32_t count = (packet->header_bytes + data_bytes + room - 1) / room;
-    return count <= stack.port->buffers_most && count <= STACK_FRAMES_PER_PACKET ? count : 0;
+    return count <= stack.port->device.buffers_most && count <= STACK_FRAMES_PER_PACKET ? count : 0;
 }
 
 /* The data's first byte that the peer still lacks: of a segment that is sent again it may have a part. */
@@ -217,7 +217,7 @@ static bool transmit_part(struct packet *packet, const struct part *part) {
  * twelve probes without an answer, and counts those that did not go out. */
 static err_t transmit_plain(struct packet *packet, const struct tcp_pcb *pcb) {
     uint32_t most =
-        pcb ? connection_wire_bytes(pcb) : stack.port->mtu - sizeof(struct rte_ipv4_hdr) - packet->tcp_bytes;
+        pcb ? connection_wire_bytes(pcb) : stack.port->device.mtu - sizeof(struct rte_ipv4_hdr) - packet->tcp_bytes;
     uint32_t from = pcb ? acknowledged(packet, pcb) : 0;
     struct part part = make_part(packet, from, packet->data_bytes - from, most);
     skip(&packet->data, from);

@@ -52,9 +52,9 @@ static int parse_address(const char *text, ip4_addr_t *address, ip4_addr_t *mask
 static err_t interface_up(struct netif *interface) {
     interface->name[0] = 'd';
     interface->name[1] = 'p';
-    interface->mtu = stack.port->mtu;
+    interface->mtu = stack.port->device.mtu;
     interface->hwaddr_len = 6;
-    memcpy(interface->hwaddr, stack.port->address, 6);
+    memcpy(interface->hwaddr, stack.port->device.address, 6);
     interface->output = etharp_output;
     interface->linkoutput = stack_transmit;
     interface->flags = NETIF_FLAG_BROADCAST | NETIF_FLAG_ETHARP | NETIF_FLAG_ETHERNET | NETIF_FLAG_LINK_UP;
@@ -74,14 +74,14 @@ int stack_open(struct port *port, const struct stack_settings *settings, struct 
             return error_set(error, ERROR_GENERIC, "dpdk-gateway %s is not in the network of dpdk-address %s",
                              settings->gateway, settings->address);
     }
-    if (pools_open(settings->connections, port->mtu, error) < 0) return -1;
+    if (pools_open(settings->connections, port->device.mtu, error) < 0) return -1;
     memset(&stack, 0, sizeof stack);
     stack.port = port;
     port_own_address(port, address.addr);
     for (int i = 0; i < 2; i++) stack.sequence_key[i] = random_entropy();
     sending_open(&stack.sending);
     timer_wheel_open(&stack.silences, clock_monotonic_us());
-    received_set_most(port->frames_usable);
+    received_set_most(port->device.frames_usable);
     lwip_init();
     netif_add(&stack.interface, &address, &mask, &gateway, NULL, interface_up, ethernet_input);
     netif_set_default(&stack.interface);
