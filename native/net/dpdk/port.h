@@ -1,5 +1,5 @@
-/* port: one queue pair of a DPDK port, which others may have further ones of: bursts of frames in and out, checksums that the device does not do, faults
- * for tests, counters. Knows Ethernet, IPv4 and TCP as far as their checksums go. */
+/* port: one queue pair of a DPDK device: bursts of frames in and out, checksums that the device does not do, faults for tests,
+ * counters. Other processes may use the device's other pairs. Knows Ethernet, IPv4 and TCP as far as their checksums go. */
 #ifndef REPLAY_NET_DPDK_PORT_H
 #define REPLAY_NET_DPDK_PORT_H
 
@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "net/dpdk/device.h"
 #include "net/dpdk/eal.h"
 #include "net/dpdk/offloads.h"
 #include "net/dpdk/queues.h"
@@ -46,7 +47,7 @@ struct port {
     struct queues *queues; /* with other processes; NULL: the device is this one's alone */
     bool is_lost; /* the process that owns the device has gone, or is going */
     bool is_found; /* among DPDK's ports */
-    struct queues_device device;
+    struct device device;
     uint32_t burst; /* frames taken in at once: see port_burst */
     struct rte_mempool *pool;
     struct faults *faults;

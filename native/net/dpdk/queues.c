@@ -66,7 +66,7 @@ struct ring {
 
 struct shared {
     uint16_t count;
-    struct queues_device device;
+    struct device device;
     _Atomic bool is_ending, is_up;
     struct place places[QUEUES_MOST];
     struct ring rings[]; /* from one to another: of from × count + to */
@@ -126,7 +126,7 @@ static struct queues *queues_new(struct shared *shared, uint16_t mine, uint16_t 
     return queues;
 }
 
-struct queues *queues_make(uint16_t count, uint16_t port, const struct queues_device *device, struct error *error) {
+struct queues *queues_make(uint16_t count, uint16_t port, const struct device *device, struct error *error) {
     size_t bytes = sizeof(struct shared) + (size_t)count * count * sizeof(struct ring);
     const struct rte_memzone *zone = rte_memzone_reserve_aligned(ZONE, bytes, SOCKET_ID_ANY, 0, LINE_BYTES);
     if (!zone) {
@@ -186,8 +186,7 @@ static int take_place(const struct queues *queues, struct error *error) {
     return 0;
 }
 
-struct queues *queues_join(uint16_t count, uint16_t queue, uint16_t port, struct queues_device *device,
-                           struct error *error) {
+struct queues *queues_join(uint16_t count, uint16_t queue, uint16_t port, struct device *device, struct error *error) {
     const struct rte_memzone *zone = rte_memzone_lookup(ZONE);
     if (!zone) {
         error_set(error, ERROR_GENERIC,

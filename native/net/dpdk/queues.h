@@ -12,23 +12,12 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "net/dpdk/device.h"
 
 #define QUEUES_MOST 16u
 #define QUEUES_LOCK \
     "replay_queue_%u" /* file in the EAL's folder, locked by who serves the queue; not that of the first */
 #define QUEUES_RING 1024u /* frames that one process has handed to another, and still holds */
-
-/* Of the device, as the first process found it. */
-struct queues_device {
-    uint16_t mtu;
-    uint8_t address[6];
-    int offloads; /* enum offload: what the device does */
-    uint32_t buffers_most; /* in one packet */
-    bool is_cold; /* frames come out of another processor's cache */
-    uint16_t cut_bytes; /* the longest frame that the device cuts packets into, with its headers */
-    uint32_t frames; /* in each queue's pool */
-    uint32_t frames_usable; /* of them, without those that the device's rings may hold */
-};
 
 struct queues;
 
@@ -38,11 +27,10 @@ void queues_pool_name(uint16_t queue, char name[RTE_MEMPOOL_NAMESIZE]);
 struct rte_mempool *queues_pool(uint16_t queue);
 
 /* In the first process, when the device runs. NULL with `error` set. */
-struct queues *queues_make(uint16_t count, uint16_t port, const struct queues_device *device, struct error *error);
+struct queues *queues_make(uint16_t count, uint16_t port, const struct device *device, struct error *error);
 /* In another, after the EAL has started: takes a queue over. NULL with `error` set: the first was started for another number of
  * queues, the queue is another process's, or was that of one which died. */
-struct queues *queues_join(uint16_t count, uint16_t queue, uint16_t port, struct queues_device *device,
-                           struct error *error);
+struct queues *queues_join(uint16_t count, uint16_t queue, uint16_t port, struct device *device, struct error *error);
 /* Gives the queue back; in the first process, has all others end and waits for it. Returns whether the device is nobody's any
  * more and may be closed. Frees `queues`. */
 bool queues_leave(struct queues *queues);
