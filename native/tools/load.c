@@ -15,7 +15,6 @@
 #include "base/clock.h"
 #include "base/memory.h"
 
-#define BUFFER_BYTES (256u << 10)
 #define EVENTS 64
 #define TICK_MS 100
 
@@ -48,7 +47,7 @@ int load_make(struct load *load, struct load_plan *plan, struct error *error) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < plan->role_count; i++) count += plan->roles[i].connections;
     load->connections = memory_calloc(count, sizeof *load->connections);
-    load->buffer = memory_alloc(BUFFER_BYTES);
+    load->buffer = memory_alloc(LOAD_BUFFER_BYTES);
     if (!load->connections || !load->buffer)
         return error_set(error, ERROR_GENERIC, "no memory for %u connections", count);
     load->connection_count = count;

@@ -11,6 +11,8 @@
 #include "tools/load_plan.h"
 #include "tools/reply_reader.h"
 
+#define LOAD_BUFFER_BYTES (256u << 10) /* stays in the second cache */
+
 struct connection;
 
 struct load_connection {
@@ -41,7 +43,7 @@ struct load {
     uint32_t connection_count;
     uint32_t busy;
     int epoll, timer;
-    uint8_t *buffer; /* replies are read to here */
+    uint8_t *buffer; /* of LOAD_BUFFER_BYTES: replies are read to here */
     uint64_t measure_from_ns, end_ns;
     uint64_t moved;        /* grows with every byte sent or received */
     uint64_t moved_seen, moved_seen_ns; /* how far it was when somebody last looked and found it grown */

@@ -12,8 +12,7 @@
 #include "base/clock.h"
 #include "tools/load.h"
 
-#define RECEIVE_BYTES (256u << 10) /* stays in the second cache */
-#define TICK_US 100000             /* a blocked receive looks up so often */
+#define TICK_US 100000 /* a blocked receive looks up so often */
 
 static int lost(const struct load_connection *connection, const char *why, struct error *error) {
     return error_set(error, ERROR_GENERIC, "a connection of role %s was lost: %s", connection->role->name, why);
@@ -36,7 +35,7 @@ static int say_first(struct load *load, struct load_connection *connection, stru
     }
     uint64_t deadline_ns = clock_monotonic_ns() + (uint64_t)(load->plan->patience_s * 1e9);
     for (uint32_t replies = 0; replies < first->replies;) {
-        ssize_t got = recv(connection->descriptor, load->buffer, RECEIVE_BYTES, 0);
+        ssize_t got = recv(connection->descriptor, load->buffer, LOAD_BUFFER_BYTES, 0);
         if (got < 0 && errno == EAGAIN && clock_monotonic_ns() < deadline_ns) continue;
         if (got <= 0) return lost(connection, got == 0 ? "the server closed it" : strerror(errno), error);
         for (size_t at = 0, used; at < (size_t)got; at += used) {
@@ -170,7 +169,7 @@ int load_take(struct load *load, struct load_connection *connection, const uint8
 }
 
 int load_receive(struct load *load, struct load_connection *connection, int flags, struct error *error) {
-    ssize_t got = recv(connection->descriptor, load->buffer, RECEIVE_BYTES, flags);
+    ssize_t got = recv(connection->descriptor, load->buffer, LOAD_BUFFER_BYTES, flags);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return load_check_patience(load, error);
     if (got <= 0) return lost(connection, got == 0 ? "the server closed it" : strerror(errno), error);
     return load_take(load, connection, load->buffer, (size_t)got, error);

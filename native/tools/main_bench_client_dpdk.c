@@ -9,8 +9,6 @@
 #include "net/transport.h"
 #include "tools/load.h"
 
-#define BUFFER_BYTES (256u << 10)
-
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
 static const char usage[] =
@@ -75,7 +73,7 @@ static void *on_opened(void *context, struct connection *connection) {
 static void on_readable(void *context, void *owner) {
     struct bench *bench = context;
     struct load_connection *connection = owner;
-    struct iovec room = {.iov_base = bench->load.buffer, .iov_len = BUFFER_BYTES};
+    struct iovec room = {.iov_base = bench->load.buffer, .iov_len = LOAD_BUFFER_BYTES};
     ssize_t got = bench->transport->operations->readv(connection->connection, &room, 1);
     if (got == 0 || got == -2) return lose(bench, "the server closed it");
     if (got < 0) return;
@@ -120,10 +118,10 @@ static uint64_t step(void *context) {
 }
 
 static int connect_all(struct bench *bench, const struct load_plan *plan) {
-    struct load_connection *connection = bench->load.connections;
-    for (uint32_t i = 0; i < plan->role_count; i++)
-        for (uint32_t j = 0; j < plan->roles[i].connections; j++, connection++)
-            if (!transport_dpdk_connect(bench->transport, plan->host, plan->port, connection, &bench->error)) return -1;
+    for (uint32_t i = 0; i < bench->load.connection_count; i++)
+        if (!transport_dpdk_connect(bench->transport, plan->host, plan->port, &bench->load.connections[i],
+                                    &bench->error))
+            return -1;
     bench->opened_by_ns = clock_monotonic_ns() + (uint64_t)(plan->patience_s * 1e9);
     return 0;
 }
