@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import load_client
 import numpy as np
 import pytest
 
@@ -69,19 +70,15 @@ def server(device: str, tmp_path: Path) -> Iterator[rs.Server]:
 def ask(device: str, tmp_path: Path) -> Ask:
     """Sends requests over memif, each in a turn of its own, once; the replies."""
 
-    def send(*commands: list[Any], connect: str = "10.9.0.1:6379", patience: str = "20", mtu: str = "0") -> list[Any]:
-        kept = tmp_path / "kept"
-        arguments = ["--connect", connect, "--patience", patience, "--keep", str(kept), "--role", "client"]
-        for number, command in enumerate(commands):
-            (tmp_path / f"{number}").write_bytes(request(command))
-            arguments += ["--request", str(tmp_path / f"{number}")]
+    def send(*commands: list[Any], connect: str = "10.9.0.1:6379", patience_s: int = 20, mtu: str = "0") -> list[Any]:
+        program = find_program("replay-bench-client-dpdk")
         own = [f"net_memif0,role=client,{device}", "10.9.0.2/24", mtu]
-        processor = str(max(os.sched_getaffinity(0)))
-        command = [str(find_program("replay-bench-client-dpdk")), *own, *arguments, "--processor", processor]
-        done = subprocess.run([*command, "--rounds", "1"], capture_output=True, text=True, timeout=120)
+        requests = [request(command) for command in commands]
+        command = load_client.command(program, own, connect, requests, tmp_path, patience_s)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         if done.returncode:
             raise RuntimeError(done.stderr)
-        return parse(kept.read_bytes())
+        return parse((tmp_path / "kept").read_bytes())
 
     return send
 
@@ -141,7 +138,7 @@ def test_a_port_where_nobody_listens_is_told_of(server: rs.Server, ask: Ask) -> 
     with pytest.raises(RuntimeError, match="the server does not answer, or refuses it"):
         ask(["PING"], connect="10.9.0.1:6380")
     with pytest.raises(RuntimeError, match="the server does not answer"):
-        ask(["PING"], connect="10.9.0.77:6379", patience="1")
+        ask(["PING"], connect="10.9.0.77:6379", patience_s=1)
     assert ask(["PING"]) == [b"+PONG"]
 
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import load_client
 import numpy as np
 import pytest
 import redis
@@ -338,21 +339,13 @@ class MemifClients:
     def __init__(self, lab: Lab, program_path: Path, folder: Path) -> None:
         self.done: collections.Counter[str] = collections.Counter()
         self._lab, self._program, self._folder = lab, program_path, folder
-        processors = os.sched_getaffinity(0)
-        self._processor = str(max(processors))
 
     def _start(self, requests: list[bytes]) -> subprocess.Popen[str]:
         prefix, own = self._lab.load["prefix"], self._lab.load["device"]
-        kept = self._folder / "kept"
-        kept.unlink(missing_ok=True)
-        arguments = ["--connect", f"{self._lab.address}:6379", "--processor", self._processor, "--patience", "60"]
-        arguments += ["--keep", str(kept), "--role", "client", "--rounds", "1"]
-        for number, data in enumerate(requests):
-            (self._folder / f"{number}").write_bytes(data)
-            arguments += ["--request", str(self._folder / f"{number}")]
-        command = [*prefix, str(self._program), *own, *arguments]
+        (self._folder / "kept").unlink(missing_ok=True)
+        command = load_client.command(self._program, own, f"{self._lab.address}:6379", requests, self._folder, 60)
         return subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+            [*prefix, *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
 
     @staticmethod
