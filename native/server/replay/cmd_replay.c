@@ -21,9 +21,7 @@
 /* A table is kept from being dropped by those that share its steps: that takes the right to write it. One that is there
  * was let in before. */
 static int check_sharing(struct client *client, const struct table_config *config, struct error *error) {
-    if (!*config->steps_of ||
-        replay_registry_find(client->server->replay->tables, config->name, strlen(config->name), error))
-        return 0;
+    if (!*config->steps_of || replay_registry_named(client->server->replay->tables, config->name)) return 0;
     const struct resp_argument owner = {.data = (uint8_t *)(uintptr_t)config->steps_of,
                                         .length = strlen(config->steps_of)};
     return upcalls.acl_may_access_key(client, &owner, KEY_WRITE)

@@ -17,18 +17,13 @@ static const char *name_of(const struct table *table) {
     return table_config(table)->name;
 }
 
-static struct replay_entry *find(struct replay_registry *registry, const char *name) {
-    struct error error;
-    return replay_registry_find(registry, name, strlen(name), &error);
-}
-
 static void take_out(struct replay_registry *registry, struct replay_entry *entry, bool is_replaced) {
     entry->replaced = is_replaced;
     replay_registry_drop(registry, entry);
 }
 
 static void enter(struct replay_registry *registry, struct replay_entry *entry) {
-    struct replay_entry *there = find(registry, name_of(entry->table));
+    struct replay_entry *there = replay_registry_named(registry, name_of(entry->table));
     if (there) take_out(registry, there, true);
     table_apply_begin(entry->table);
     entry->followed = true;
@@ -103,7 +98,7 @@ static void tell_file(struct replay_entry *entry, uint32_t kind, const uint8_t *
 
 static int create(struct replay_registry *registry, const char *name, const uint8_t *record, size_t length,
                   struct error *error) {
-    const struct replay_entry *there = find(registry, name);
+    const struct replay_entry *there = replay_registry_named(registry, name);
     if (there && there->followed)
         return error_set(error, ERROR_EXISTS, "the table '%s' begins, although it is there", name);
     struct replay_entry *entry = replay_log_make(registry, name, record, length, NULL, error);
@@ -117,13 +112,13 @@ static int create(struct replay_registry *registry, const char *name, const uint
 int replay_follow_apply(struct replay_registry *registry, const char *name, const uint8_t *record, size_t length,
                         struct error *error) {
     uint32_t kind = table_apply_kind(record, length);
-    struct replay_entry *entry = find(registry, name);
+    struct replay_entry *entry = replay_registry_named(registry, name);
     if (kind == TABLE_JOURNAL_CREATE) return create(registry, name, record, length, error);
     if (!entry || !entry->followed)
         return error_set(error, ERROR_NOTABLE, "a change of the table '%s', which is not there", name);
     if (kind != TABLE_JOURNAL_DROP && table_apply(entry->table, record, length, error)) {
         /* Half of the record may be in the steps, which other tables show as well: they all go. */
-        take_out(registry, find(registry, name_of(table_owner_of_steps(entry->table))), false);
+        take_out(registry, replay_registry_named(registry, name_of(table_owner_of_steps(entry->table))), false);
         return -1;
     }
     tell_file(entry, kind, record, length);

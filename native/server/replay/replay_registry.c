@@ -163,7 +163,7 @@ struct replay_entry *replay_registry_sharer(const struct replay_registry *regist
 int replay_registry_share_steps(struct replay_registry *registry, struct table *table, struct error *error) {
     const struct table_config *config = table_config(table);
     if (!*config->steps_of) return 0;
-    const struct replay_entry *owner = find(registry, config->steps_of, strlen(config->steps_of));
+    const struct replay_entry *owner = replay_registry_named(registry, config->steps_of);
     if (!owner)
         return error_set(error, ERROR_NOTABLE,
                          "table '%s' shares the steps of table '%s', which is not there; create that one first",
