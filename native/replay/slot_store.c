@@ -134,23 +134,22 @@ static void give_back(struct slot_store *store, uint32_t slot) {
         keep_for_reuse(store, slot);
 }
 
-/* How many slots that were given back are kept apart while their pages are read. */
+/* How many slots that were given back are kept apart while their pages are read: none without a disk. */
 static uint64_t being_read(const struct slot_store *store) {
     size_t slot_bytes = store->arrays.slot_bytes;
-    return slot_bytes ? at_most(MOST_BEING_READ, BYTES_BEING_READ / slot_bytes) : 0;
+    return store->disk && slot_bytes ? at_most(MOST_BEING_READ, BYTES_BEING_READ / slot_bytes) : 0;
 }
 
-/* Those that are free among many are looked for here only if there are no others: the first may be the last that is found.
+/* Free slots among those that were not looked at yet are the last choice: many may have to be looked at before one is found.
  *
  * The pages of a slot that was given back to a disk may be absent, and a write would have to read them first. So that slot is
  * used that was given back longest ago, and none before there are some: a helper has brought its pages in by then. */
 static uint32_t take_free(struct slot_store *store) {
-    if (store->returned_count == 0 && store->fresh < (store->disk ? store->backed : store->slots))
-        return store->fresh++;
-    while (store->returned_count == 0 && store->uncollected_free > 0) slot_store_collect_some(store, COLLECTED_AT_ONCE);
-    if (!store->disk) return store->returned_count ? store->returned[--store->returned_count] : store->fresh++;
-    bool takes_fresh = store->fresh < store->backed && store->returned_count < being_read(store);
-    if (store->returned_count == 0 || takes_fresh) return store->fresh++;
+    bool has_fresh = store->fresh < (store->disk ? store->backed : store->slots);
+    while (!has_fresh && store->returned_count == 0 && store->uncollected_free > 0)
+        slot_store_collect_some(store, COLLECTED_AT_ONCE);
+    if (store->returned_count == 0 || (has_fresh && store->returned_count < being_read(store))) return store->fresh++;
+    if (!store->disk) return store->returned[--store->returned_count];
     uint32_t slot = store->returned[store->returned_first++];
     store->returned_first %= store->slots;
     store->returned_count--;

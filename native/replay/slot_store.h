@@ -73,9 +73,9 @@ struct slot_store {
     uint32_t returned_count, returned_first;
     uint32_t backed; /* slots of a disk that there is space for, but for those that records named */
     bool takes_by_number; /* records say which slots are taken (table_apply.h): none is kept for reuse */
-    uint32_t
-        uncollected; /* slots below it were not looked at since then: free ones among them are not in `returned` yet */
-    uint32_t uncollected_free; /* so many */
+    /* Slots below `uncollected` were not looked at since that ended. `uncollected_free` of them are free, and not in
+     * `returned` yet. */
+    uint32_t uncollected, uncollected_free;
     uint32_t newest_generation; /* that any item had (slot_store_see_generation) */
     uint32_t fresh; /* slots from here on were never used, and their pages never touched */
     uint32_t occupied;
