@@ -287,11 +287,11 @@ void replay_sample_in_parts(struct client *client, struct replay_request *reques
 }
 
 bool replay_follower_gets_in_parts(const struct replay_request *request) {
+    if (!request->entry->followed) return false;
     const struct table_config *config = table_config(request->entry->table);
     for (uint32_t i = 0; i < request->column_count; i++)
         if (column_is_ragged(&config->column[request->columns[i]])) return false;
-    return request->entry->followed &&
-           (request->n > PART_ITEMS || replay_copied_bytes(request, request->n) > REPLAY_PART_BYTES);
+    return request->n > PART_ITEMS || replay_copied_bytes(request, request->n) > REPLAY_PART_BYTES;
 }
 
 void replay_get_in_parts(struct client *client, struct replay_request *request) {
