@@ -130,6 +130,20 @@ static bool must_await_room(const struct client *client, const struct replay_req
     return client_may_block(client) && table_is_shrinking(request->entry->table);
 }
 
+/* What comes when all steps are in their places: streams are opened, the append begins, and the first part enters. As
+ * next_piece. */
+static int open_and_begin(struct client *client, struct replay_request *request, struct error *error) {
+    bool in_parts = request->n > PART_STEPS;
+    if (request->opened < request->n && open_part(client, request, error)) return -1;
+    if (request->opened < request->n) return 0;
+    if ((in_parts && request->entry->changers.length > 0) || replay_request_is_held_back(client)) return 1;
+    int left = table_begin_append(request->entry->table, request->reservation, error);
+    if (left) return left < 0 ? -1 : 0;
+    request->begun = true;
+    if (in_parts) replay_request_begin_parts(request);
+    return append_part(client, request, error);
+}
+
 /* The next piece of the work: steps get slots, blocks are put into place, looked into, or made, streams are opened; then steps
  * enter. 1: not now; -1: refused. */
 static int next_piece(struct client *client, struct replay_request *request, uint64_t deadline_us,
@@ -144,17 +158,8 @@ static int next_piece(struct client *client, struct replay_request *request, uin
     if (left == 0) left = replay_columns_fill_coded(client, request, deadline_us, error);
     if (left == 0) left = reservation_code(request->reservation, deadline_us, error);
     if (left) return left < 0 ? -1 : 0;
-    if (request->opened < request->n && open_part(client, request, error) == 0 && request->opened < request->n)
-        return 0;
-    bool in_parts = request->n > PART_STEPS, waits = in_parts && request->entry->changers.length > 0;
-    if (request->opened == request->n && (waits || replay_request_is_held_back(client))) return 1;
-    left = request->opened == request->n ? table_begin_append(request->entry->table, request->reservation, error) : -1;
-    if (left > 0) return 0;
-    if (left == 0) {
-        request->begun = true;
-        if (in_parts) replay_request_begin_parts(request);
-        return append_part(client, request, error);
-    }
+    left = open_and_begin(client, request, error);
+    if (left >= 0 || request->begun) return left;
     take_back(client, request);
     if (error->code != ERROR_LIMIT || registry->closed_count == 0) return -1;
     request->behind_streams = true; /* those that were closed may still be giving back what these need */
