@@ -142,6 +142,7 @@ bool replay_follow_step(struct replay_registry *registry) {
 
 bool replay_follow_end(struct replay_registry *registry, bool streams) {
     bool all = true;
+    uint64_t until_us = clock_monotonic_us() + FIRST_SLICE_US; /* of all tables: there may be hundreds */
     for (struct replay_entry *entry = registry->entries; entry; entry = entry->next) {
         if (!entry->followed) continue;
         table_apply_stop(entry->table);
@@ -149,7 +150,7 @@ bool replay_follow_end(struct replay_registry *registry, bool streams) {
         if (streams || registry->logs) all &= replay_log_open(entry);
         entry->streamed = streams && table_has_journal(entry->table);
         table_apply_begin_to_settle(entry->table);
-        table_step(entry->table, clock_monotonic_us() + FIRST_SLICE_US);
+        table_step(entry->table, until_us);
     }
     replay_log_recount(registry);
     return all;
