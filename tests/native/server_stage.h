@@ -31,6 +31,11 @@ static inline void open_server(bool hold_writes, void (*configure)(struct server
     if (hold_writes) transport_memory_hold_writes(transport);
 }
 
+static inline void take_turn(void) {
+    server_step(server);
+    transport->operations->poll(transport, 0);
+}
+
 /* Turns until nothing happens any more. */
 static inline void settle(void) {
     int quiet = 0;

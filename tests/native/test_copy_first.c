@@ -10,11 +10,6 @@
 #define FIELDS 100000
 #define PER_COMMAND 1000
 
-static void one_turn(void) {
-    server_step(server);
-    transport->operations->poll(transport, 0);
-}
-
 static void make_hash(struct memory_peer *peer, const char *key) {
     char field[32];
     for (int first = 0; first < FIELDS; first += PER_COMMAND) {
@@ -36,7 +31,7 @@ static void begin_snapshot(struct memory_peer *peer) {
     say(peer, "BGSAVE\r\n");
     for (int turns = 0; !server->copying; turns++) {
         CHECK(turns < 1000);
-        one_turn();
+        take_turn();
     }
     CHECK(received(peer, "+Background saving started\r\n"));
 }
@@ -49,7 +44,7 @@ static bool has_answer(struct memory_peer *peer) {
 
 static void asks_and_is_answered_at_once(struct memory_peer *peer, const char *request, const char *reply) {
     say(peer, request);
-    for (int turns = 0; turns < 3 && !has_answer(peer); turns++) one_turn();
+    for (int turns = 0; turns < 3 && !has_answer(peer); turns++) take_turn();
     CHECK(received(peer, reply));
 }
 
@@ -61,8 +56,8 @@ static void whoever_changes_a_value_that_is_to_be_copied_waits_and_others_do_not
     begin_snapshot(maker);
     say(one, "HSET h field-0 after\r\n");
     say(both, "MULTI\r\nSET k 1\r\nHDEL i field-1\r\nEXEC\r\n");
-    one_turn();
-    one_turn();
+    take_turn();
+    take_turn();
     CHECK(server->copying && !has_answer(one) && server->clients.blocked == 2);
     CHECK(received(both, "+OK\r\n+QUEUED\r\n+QUEUED\r\n"));
     asks_and_is_answered_at_once(other, "HGET h field-0\r\n", "$6\r\nbefore\r\n");
@@ -80,10 +75,10 @@ static void who_leaves_or_is_stopped_while_it_waits_has_changed_nothing(void) {
     begin_snapshot(maker);
     say(one, "HSET h field-0 after\r\n");
     say(two, "HSET h field-1 after\r\n");
-    one_turn();
+    take_turn();
     CHECK(server->clients.blocked == 2);
     memory_peer_vanish(one);
-    one_turn();
+    take_turn();
     CHECK(server->clients.blocked == 1);
     asks_and_is_answered_at_once(maker, "HGET h field-0\r\n", "$6\r\nbefore\r\n");
     server_ask_stop(server);

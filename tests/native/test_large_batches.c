@@ -26,11 +26,6 @@ static bool is_amid_parts(const struct table *table) {
     return table->entering > 0 || table->drawing > 0;
 }
 
-static void one_turn(void) {
-    server_step(server);
-    transport->operations->poll(transport, 0);
-}
-
 static bool has_answer(struct memory_peer *peer) {
     size_t length;
     memory_peer_received(peer, &length);
@@ -43,7 +38,7 @@ static uint32_t turns_beside(struct memory_peer *worker, struct memory_peer *oth
     for (; !has_answer(worker); turns++) {
         CHECK(turns < 1000000);
         say(other, "PING\r\n");
-        for (int i = 0; i < 3 && !has_answer(other); i++) one_turn();
+        for (int i = 0; i < 3 && !has_answer(other); i++) take_turn();
         CHECK(received(other, "+PONG\r\n"));
     }
     return turns;
@@ -103,9 +98,9 @@ static void others_are_answered_while_a_million_items_are_added_changed_drawn_an
 static void until_amid_parts(void) {
     for (int turns = 0; !is_amid_parts(table_t()); turns++) {
         CHECK(turns < 1000000);
-        one_turn();
+        take_turn();
     }
-    one_turn();
+    take_turn();
     CHECK(is_amid_parts(table_t()));
 }
 
@@ -118,8 +113,8 @@ static void whoever_vanishes_amid_parts_leaves_what_has_entered_and_lets_changes
     uint64_t entered = size_of_t();
     CHECK(entered > 0 && entered < ITEMS);
     say(other, "REPLAY.RESET t\r\n");
-    one_turn();
-    one_turn();
+    take_turn();
+    take_turn();
     CHECK(!has_answer(other) && is_amid_parts(table_t()) && size_of_t() >= entered);
     memory_peer_vanish(worker);
     settle();
@@ -304,7 +299,7 @@ static void whoever_has_finished_its_input_is_answered(void) {
     memory_peer_finish(worker);
     for (int turns = 0; !memory_peer_is_closed(worker); turns++) {
         CHECK(turns < 1000000);
-        one_turn();
+        take_turn();
     }
     CHECK(received_prefix(worker, "$2097152\r\n"));
     close_server();

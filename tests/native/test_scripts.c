@@ -73,16 +73,11 @@ static void names_are_sha1(void) {
 
 /* ---- scripts ------------------------------------------------------------------------------------------ */
 
-static void turn(void) {
-    server_step(server);
-    transport->operations->poll(transport, 0);
-}
-
 /* On a busy machine a turn may end before the last of several requests. */
 static void until_put_down(void) {
     for (int turns = 0; !server->exclusive.on; turns++) {
         CHECK(turns < 1000);
-        turn();
+        take_turn();
     }
 }
 
@@ -96,7 +91,7 @@ static void commands_wait_until_a_script_has_ended(void) {
     until_put_down();
     say(other, "GET k\r\n");
     say(caller, "PING\r\n");
-    for (int i = 0; i < 3; i++) turn();
+    for (int i = 0; i < 3; i++) take_turn();
     size_t length;
     memory_peer_received(other, &length);
     CHECK(server->exclusive.on && length == 0);
@@ -115,7 +110,7 @@ static void a_script_is_killed(void) {
     open_server(false, be_busy_soon);
     struct memory_peer *caller = connect_peer(), *other = connect_peer();
     eval(caller, "while true do pcall(function() while true do local t = {} end end) end");
-    while (!server->exclusive.busy) turn();
+    while (!server->exclusive.busy) take_turn();
     say(other, "GET k\r\nMULTI\r\nGET k\r\nEXEC\r\nSCRIPT KILL\r\n");
     settle();
     CHECK(has_received(caller, "-ERR Script killed by user with SCRIPT KILL"));
@@ -156,7 +151,7 @@ static void a_large_reply_is_taken_in_slices(void) {
     int grew = 0;
     while (!is_taken()) {
         size_t before = scripts_memory_bytes(server);
-        turn();
+        take_turn();
         grew += scripts_memory_bytes(server) > before;
     }
     settle();
@@ -169,7 +164,7 @@ static void a_script_is_killed_while_it_takes_a_large_reply(void) {
     struct memory_peer *caller = connect_peer(), *other = connect_peer();
     push_values(caller);
     eval(caller, TAKE);
-    while (!is_taken() && scripts_memory_bytes(server) < TAKEN_BYTES / 8) turn();
+    while (!is_taken() && scripts_memory_bytes(server) < TAKEN_BYTES / 8) take_turn();
     CHECK(!is_taken() && scripts_memory_bytes(server) < TAKEN_BYTES);
     say(other, "PING\r\nSCRIPT KILL\r\n");
     settle();
@@ -205,7 +200,7 @@ static void a_script_outlives_its_client(void) {
     eval(caller, LONG "redis.call('set', 'k', n) return {1, {2, redis.call('get', 'k')}}");
     until_put_down();
     memory_peer_vanish(caller);
-    for (int i = 0; i < 3; i++) turn();
+    for (int i = 0; i < 3; i++) take_turn();
     CHECK(server->exclusive.on && server->exclusive.orphaned && server->clients.count == 1);
     settle();
     CHECK(!server->exclusive.on && answers(other, "GET k\r\n", "$13\r\n4500001500000\r\n"));
@@ -234,7 +229,7 @@ static void a_server_ends_in_the_midst_of_a_script(void) {
         if (in_transaction) say(caller, "EXEC\r\n");
         until_put_down();
         say(other, "GET k\r\n");
-        turn();
+        take_turn();
         close_server();
     }
 }
@@ -243,7 +238,7 @@ static void a_server_stops_in_the_midst_of_a_script(void) {
     open_server(false, NULL);
     struct memory_peer *caller = connect_peer();
     eval(caller, FOREVER);
-    turn();
+    take_turn();
     server_ask_stop(server);
     server_run(server);
     CHECK(server->clients.count == 0);

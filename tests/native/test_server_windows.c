@@ -202,10 +202,8 @@ static void a_transaction_whose_client_has_gone_reads_on(void) {
         send_get(peer, ids, true);
         say(peer, "REPLAY.SAMPLE t 20\r\nREPLAY.SAMPLE t 20 SHARED\r\nREPLAY.SAMPLE t 20 CODED\r\nREPLAY.INFO t\r\n");
         say(peer, "REPLAY.END t x\r\nREPLAY.CLOSE t x\r\nREPLAY.RELEASE 1\r\nSET done yes\r\nEXEC\r\n");
-        for (int turn = 0; turn < 100 && !server->exclusive.on; turn++) { /* a busy machine may need several */
-            server_step(server);
-            transport->operations->poll(transport, 0);
-        }
+        /* A busy machine may need several. */
+        for (int turn = 0; turn < 100 && !server->exclusive.on; turn++) take_turn();
         CHECK(server->exclusive.on);
         memory_peer_vanish(peer);
         settle();
@@ -252,8 +250,7 @@ static void an_append_that_is_cut_off_leaves_nothing(void) {
         struct memory_peer *peer = connect_peer();
         memory_peer_cut_input(peer, cut);
         send_append(peer, 700);
-        server_step(server);
-        transport->operations->poll(transport, 0);
+        take_turn();
         memory_peer_vanish(peer);
         settle();
     }

@@ -15,11 +15,6 @@
 #include "server/replication/replication_subsystem.h"
 #include "store/store.h"
 
-static void take_turn(void) {
-    server_step(server);
-    transport->operations->poll(transport, 0);
-}
-
 static struct replay_registry *tables(void) {
     return server->replay->tables;
 }

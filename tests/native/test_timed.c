@@ -119,15 +119,19 @@ static void nothing_arrives_where_there_is_nothing_to_draw(void) {
     table_free(table);
 }
 
-static void the_rate_limiter_lets_through_what_it_may_and_says_so(void) {
-    struct answer answer;
-    uint64_t ids[10];
+static struct table *two_samples_per_insert(void) {
     struct table_config config = small_config(100, SELECTOR_UNIFORM);
     config.limiter = LIMITER_SAMPLE_TO_INSERT_RATIO;
     config.min_size_to_sample = 1;
     config.samples_per_insert = 2;
     config.error_buffer = 2;
-    struct table *table = make(&config);
+    return make(&config);
+}
+
+static void the_rate_limiter_lets_through_what_it_may_and_says_so(void) {
+    struct answer answer;
+    uint64_t ids[10];
+    struct table *table = two_samples_per_insert();
     for (int i = 0; i < 2; i++) CHECK(add(table, 1, 0, NULL, ids) == 0);
     ask(table, MOST, 0, 100, true, &answer); /* the lead, 4, may fall to 0 */
     CHECK(answer.n == 4 && answer.arrivals.until == answer.times[3] && answer.arrivals.until < 100);
@@ -152,12 +156,7 @@ static void the_rate_limiter_lets_through_what_it_may_and_says_so(void) {
 
 /* Where other settings put it to 0, the shards together counted samples that nobody drew. */
 static void a_count_of_samples_below_0_outlives_other_settings(void) {
-    struct table_config config = small_config(100, SELECTOR_UNIFORM);
-    config.limiter = LIMITER_SAMPLE_TO_INSERT_RATIO;
-    config.min_size_to_sample = 1;
-    config.samples_per_insert = 2;
-    config.error_buffer = 2;
-    struct table *table = make(&config);
+    struct table *table = two_samples_per_insert();
     struct msgpack_writer settings = {0};
     msgpack_write_map(&settings, 1);
     msgpack_write_string(&settings, "remover", 7);

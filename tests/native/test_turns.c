@@ -52,10 +52,7 @@ static void a_million_items_are_added_changed_drawn_read_and_deleted_in_short_tu
     CHECK(received_prefix(peer, "*5\r\n$8388608\r\n"));
     memory_peer_forget_received(peer);
 
-    send_arguments(peer, 3);
-    send_word(peer, "REPLAY.DEL");
-    send_word(peer, "t");
-    send_bulk(peer, ids, ITEMS * sizeof *ids);
+    send_delete(peer, ids, ITEMS);
     settle_in_short_turns(16);
     CHECK(received(peer, ":1048576\r\n"));
     free(ids);
@@ -125,8 +122,7 @@ static uint32_t short_turns_until_answered(struct memory_peer *peer) {
     uint32_t turns = 0;
     for (server->stats.turn_us_max = 0; length == 0; turns++) {
         CHECK(turns < 1000000);
-        server_step(server);
-        transport->operations->poll(transport, 0);
+        take_turn();
         memory_peer_received(peer, &length);
     }
     settle();
@@ -175,6 +171,16 @@ static void create_sharing(struct memory_peer *peer, const char *name) {
     CHECK(received(peer, "+OK\r\n"));
 }
 
+/* Items of a table that shares the steps of t show new ones. */
+static void fill_sharing(struct memory_peer *peer, const char *name) {
+    send_steps(peer, 1, STEPS);
+    settle();
+    CHECK(received(peer, ":131072\r\n"));
+    send_items_of(peer, name, STEPS, NULL);
+    settle();
+    memory_peer_forget_received(peer);
+}
+
 static void a_dropped_table_lets_go_of_shared_steps_in_short_turns_and_may_be_created_at_once(void) {
     open_server(false, NULL);
     struct memory_peer *peer = connect_peer();
@@ -184,12 +190,7 @@ static void a_dropped_table_lets_go_of_shared_steps_in_short_turns_and_may_be_cr
     create_sharing(peer, "a");
     create_sharing(peer, "b");
     create_sharing(peer, "c"); /* as many as there may be */
-    send_steps(peer, 1, STEPS);
-    settle();
-    CHECK(received(peer, ":131072\r\n"));
-    send_items_of(peer, "c", STEPS, NULL);
-    settle();
-    memory_peer_forget_received(peer);
+    fill_sharing(peer, "c");
     say(peer, "REPLAY.CLOSE t \"\\x00\\x00\\x00\\x00\\x01\\x00\\x00\\x00\"\r\n");
     settle();
     CHECK(received(peer, ":2\r\n") && table_field(peer, "steps") == STEPS);
@@ -198,17 +199,9 @@ static void a_dropped_table_lets_go_of_shared_steps_in_short_turns_and_may_be_cr
     CHECK(received(peer, "+OK\r\n") && table_field(peer, "steps") == 0);
 
     create_sharing(peer, "c");
-    send_steps(peer, 1, STEPS);
-    settle();
-    CHECK(received(peer, ":131072\r\n"));
-    send_items_of(peer, "c", STEPS, NULL);
-    settle();
-    memory_peer_forget_received(peer);
+    fill_sharing(peer, "c");
     say(peer, "REPLAY.DROP c\r\n");
-    for (int i = 0; i < 3; i++) {
-        server_step(server);
-        transport->operations->poll(transport, 0);
-    }
+    for (int i = 0; i < 3; i++) take_turn();
     CHECK(received(peer, "+OK\r\n") && server->replay->tables->dropped);
     create_sharing(peer, "c");
     say(peer, "REPLAY.DROP c\r\n");
@@ -327,8 +320,7 @@ static void a_replica_reads_many_items_in_short_turns_as_its_primary_does(void) 
     memory_peer_forget_received(peer);
 
     send_get(peer, ids, SHOWN); /* it becomes a primary meanwhile */
-    server_step(server);
-    transport->operations->poll(transport, 0);
+    take_turn();
     entry->followed = false;
     CHECK(short_turns_until_answered(peer) >= 8);
     bytes = memory_peer_received(peer, &length);
@@ -337,8 +329,7 @@ static void a_replica_reads_many_items_in_short_turns_as_its_primary_does(void) 
     entry->followed = true;
 
     send_get(peer, ids, SHOWN); /* an item leaves meanwhile */
-    server_step(server);
-    transport->operations->poll(transport, 0);
+    take_turn();
     uint32_t slot = table_slot(entry->table, ids[SHOWN - 1]);
     CHECK(slot != SLOT_NONE);
     table_remove(entry->table, slot);
@@ -365,10 +356,7 @@ static void subscribe_to_many(struct memory_peer *subscriber) {
 
 static void begin_to_unsubscribe(struct memory_peer *subscriber, const char *request) {
     say(subscriber, request);
-    for (int i = 0; i < 3; i++) {
-        server_step(server);
-        transport->operations->poll(transport, 0);
-    }
+    for (int i = 0; i < 3; i++) take_turn();
     CHECK(pubsub_topics(server, PUBSUB_CHANNEL) > 0 && pubsub_topics(server, PUBSUB_CHANNEL) < CHANNELS);
 }
 
@@ -495,8 +483,7 @@ static void weights_that_come_again_are_compared_in_short_turns(void) {
 
     blob[0] = blob[WEIGHTS_BYTES - 1] = 0;
     send_publication(peer, blob);
-    server_step(server);
-    transport->operations->poll(transport, 0);
+    take_turn();
     CHECK(answers(other, "WEIGHTS.DEL w\r\n", ":1\r\n")); /* meanwhile: they were there when the request began */
     CHECK(received(peer, ":7\r\n") && answers(other, "WEIGHTS.GET w\r\n", "*-1\r\n"));
     free(blob);
