@@ -240,23 +240,31 @@ static void cluster_links(struct client *client) {
     if (cluster_is_on(client)) reply_array(client, 0);
 }
 
+static bool is_id(const struct resp_argument *argument, const char *id) {
+    return argument->length == SHARD_ID_BYTES && memcmp(argument->data, id, SHARD_ID_BYTES) == 0;
+}
+
+static void reply_replicas(struct client *client, const struct topology *topology, int place) {
+    reply_array(client, count_replicas(topology, place));
+    for (int i = -1; (i = topology_next_replica(topology, i, place)) >= 0;) {
+        struct text text = {0};
+        write_replica(client, topology, &topology->replicas[i], &text);
+        if (!text.failed) text.length--; /* as Redis: no end of line */
+        reply_bulk_text(client, &text);
+    }
+}
+
 static void cluster_replicas(struct client *client) {
     if (!cluster_is_on(client)) return;
     const struct topology *topology = topology_of(client);
     const struct resp_argument *id = &client->argv[2];
     for (int place = 0; topology && place < topology->shard_count; place++) {
-        if (id->length != SHARD_ID_BYTES || memcmp(id->data, topology->shards[place].id, SHARD_ID_BYTES) != 0) continue;
-        reply_array(client, count_replicas(topology, place));
-        for (int i = -1; (i = topology_next_replica(topology, i, place)) >= 0;) {
-            struct text text = {0};
-            write_replica(client, topology, &topology->replicas[i], &text);
-            if (!text.failed) text.length--; /* as Redis: no end of line */
-            reply_bulk_text(client, &text);
-        }
+        if (!is_id(id, topology->shards[place].id)) continue;
+        reply_replicas(client, topology, place);
         return;
     }
     for (int i = 0; topology && i < topology->replica_count; i++) {
-        if (id->length != SHARD_ID_BYTES || memcmp(id->data, topology->replicas[i].id, SHARD_ID_BYTES) != 0) continue;
+        if (!is_id(id, topology->replicas[i].id)) continue;
         reply_error(client, "ERR The specified node is not a master");
         return;
     }

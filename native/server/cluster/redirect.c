@@ -13,6 +13,7 @@
 #include "server/cluster/cluster_subsystem.h"
 #include "server/cluster/topology.h"
 #include "server/core/command_table.h"
+#include "server/core/config.h"
 #include "server/core/upcalls.h"
 #include "store/store.h"
 
@@ -118,7 +119,7 @@ int redirect_port(const struct client *client, const struct shard *shard) {
 /* The primary that this replica follows, as clients reach it. False: it was told of none. */
 static bool find_primary(const struct client *client, const struct topology *topology, char host[256], int *port) {
     const struct server *server = client->server;
-    if (sscanf(server->config.replication.follows, "%255s %d", host, port) != 2) return false;
+    if (!config_follows(&server->config, host, port)) return false;
     for (int i = 0; topology && i < topology->shard_count; i++) {
         const struct shard *shard = &topology->shards[i];
         if (strcmp(shard->host, host) != 0 || (shard->port != *port && shard->tls_port != *port)) continue;

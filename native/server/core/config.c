@@ -408,6 +408,10 @@ int config_assign(struct server_config *config, const char *name, const char *va
     return error_set(error, ERROR_NOTABLE, "Unknown option '%s'", name);
 }
 
+bool config_follows(const struct server_config *config, char host[256], int *port) {
+    return sscanf(config->replication.follows, "%255s %d", host, port) == 2;
+}
+
 void config_apply(struct server *server) {
     const struct server_config *config = &server->config;
     log_configure((enum log_level)config->log_level, (enum log_format)config->log_format);

@@ -17,6 +17,8 @@ int config_find(const char *name); /* in any case; −1: there is none */
 void config_value(const struct server_config *config, size_t index, char value[CONFIG_VALUE_BYTES]);
 /* Sets one value in `config` only. `live`: refuse what takes effect only at start. */
 int config_assign(struct server_config *config, const char *name, const char *value, bool live, struct error *error);
+/* The server that this one follows. False: none. */
+bool config_follows(const struct server_config *config, char host[256], int *port);
 /* Makes the server follow its config after values were assigned. */
 void config_apply(struct server *server);
 

@@ -1,11 +1,11 @@
 #include "server/replication/replication_subsystem.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "base/random.h"
+#include "server/core/config.h"
 #include "server/durability/durability_subsystem.h"
 #include "server/durability/snapshots.h"
 #include "server/replication/epoch.h"
@@ -83,7 +83,7 @@ void replication_replied(struct client *client) {
 static void follow_as_configured(struct server *server) {
     char host[256];
     int port;
-    if (sscanf(server->config.replication.follows, "%255s %d", host, &port) != 2) return;
+    if (!config_follows(&server->config, host, &port)) return;
     link_follow(server, host, port);
     /* Nobody has just said that this primary is the right one: it may be older than what is in the files. */
     server->replication->link.was_named = false;
