@@ -46,8 +46,8 @@ static inline int64_t rate_limiter_samples(const struct rate_limiter *limiter) {
 }
 
 void rate_limiter_init(struct rate_limiter *limiter, const struct table_config *config);
-/* Takes the limits of `config`, from here on: if the ratio changes, the samples are counted as if it had always been
- * held as well as before, so that neither side has to make up for the past. */
+/* Takes the limits of `config` from here on. If the ratio changes, the samples are converted to it: they stay as far ahead
+ * or behind as they were, so that neither side has to make up for the past. */
 void rate_limiter_configure(struct rate_limiter *limiter, const struct table_config *config);
 void rate_limiter_reset(struct rate_limiter *limiter);
 

@@ -144,8 +144,9 @@ uint32_t slot_store_reserve(struct slot_store *store); /* a slot must be free, a
 void slot_store_unreserve(struct slot_store *store, uint32_t slot);
 void slot_store_enter(struct slot_store *store, uint32_t slot); /* reserved → occupied, with one reference */
 void slot_store_release(struct slot_store *store, uint32_t slot); /* the last reference went; for slot_store_drop */
-/* Slots are taken by the numbers that records name, and none is kept for reuse. Where that ends, every used slot without
- * references is given back, in slices: the lowest will be taken first. Slots can be taken meanwhile: those never used, first. */
+/* True: from here on slots are taken by the numbers that records name, and none is kept for reuse. False: that ends, and
+ * slot_store_collect_some gives back every used slot without references, of which the lowest will be taken first. Slots can be
+ * taken before it is done: those never used, first. */
 void slot_store_take_by_number(struct slot_store *store, bool by_number);
 bool slot_store_collect_some(struct slot_store *store, uint32_t slots); /* looks at so many; true: there are more */
 /* All of it, for a store that was filled from a file. */
@@ -177,7 +178,7 @@ void slot_store_unpin(struct slot_store *store, uint32_t slot);
  * that those are unlikely to have had, a random jump above all that are known. */
 void slot_store_forget_ids(struct slot_store *store, uint64_t entropy);
 
-/* A slot has had an item of that generation. Those of the last one are never used again, and do not count. */
+/* A slot has had an item of that generation. Slots in their last generation are never used again, and do not count. */
 static inline void slot_store_see_generation(struct slot_store *store, uint32_t generation) {
     if (generation > store->newest_generation && generation < SLOT_MAX_GENERATION)
         store->newest_generation = generation;

@@ -15,8 +15,8 @@ const uint8_t *table_apply_body(const uint8_t *record, size_t length, size_t *bo
 /* The table of a TABLE_JOURNAL_CREATE, to which more can be applied at once. */
 struct table *table_apply_create(const uint8_t *record, size_t length, const char *name, struct error *error);
 void table_apply_begin(struct table *table); /* of one that was restored: it takes records from now on */
-/* All kinds but those of its beginning and its end. -1: it is refused, and the table is of no use any more. Of a reset, or of
- * new settings, table_step does what looks at every item. Until table_has_work is false no other record may be given, neither
+/* All kinds but those of its beginning and its end. -1: it is refused, and the table is of no use any more. A reset and
+ * new settings look at every item, which is work of table_step. Until table_has_work is false no other record may be given, neither
  * to this table, which refuses it, nor to one that shares steps with it. */
 int table_apply(struct table *table, const uint8_t *record, size_t length, struct error *error);
 /* Records end. Free slots are found by table_step, and items can enter before. */

@@ -11,9 +11,9 @@
  * Records (table_journal.h) need no such order: each table tells a step with the first of its own items that shows it,
  * whatever the others have told, so a shared step may be told once for each table. Whoever applies them has the slot
  * once. It is used for another step only after the items that showed the former have left, and of these the records were
- * written when they left, in whichever table. Of a dropped table the record was written before. Its items let go
- * later, and where records are applied a slot may be used for another step before they have: nobody reads their steps
- * any more but a snapshot, and its cut hands out what the slot had (slot_cut_before_rewrite). */
+ * written when they left, in whichever table. The items of a dropped table let go later than its record says. So where
+ * records are applied, a slot may be used for another step while they still refer to it. Only a snapshot still reads
+ * their steps, and its cut hands out what the slot had (slot_cut_before_rewrite). */
 #include "replay/table_state.h"
 
 #include <inttypes.h>

@@ -169,7 +169,7 @@ void client_expire(struct client *client) {
     resume(client);
 }
 
-/* Whose request is done in part, or goes on, must not be told that it was not: its wait ends as by a stop. */
+/* A client whose request is done in part, or goes on, must not be told that it was not done: its wait ends as by a stop. */
 void client_interrupt(struct client *client, const char *error) {
     if (client->has_begun || slices_is_going_on(client)) {
         client_expire(client);

@@ -65,7 +65,7 @@ static void push_command(struct client *client) {
         reply_failure(client, &error);
         return;
     }
-    /* Before the queue: one that was made for a push that fails would stay, empty, and in no file. */
+    /* The blob comes first: a queue that was made for a push that fails would stay, empty, and in no file. */
     struct blob *blob = argument_blob(&client->argv[5]);
     if (!blob) {
         reply_error(client, "ERR out of memory for a gradient of %zu bytes", client->argv[5].length);

@@ -49,7 +49,7 @@ static void publish(struct client *client) {
 /* ---- a request that has come again ---------------------------------------------------------------------------------- */
 
 /* The published weights have the request's version and length. If they are these very ones, the answer to an earlier
- * request was lost. They are compared in slices. What the request is told was true when it began, whatever others do to
+ * request was lost. They are compared in slices. The answer is what was true when the request began, whatever others do to
  * the key meanwhile. */
 struct comparison {
     struct blob *published;

@@ -26,8 +26,8 @@ uint64_t replay_block_deadline(const struct replay_request *request);
 int replay_parse_ids(const struct resp_argument *argument, uint32_t *n, struct error *error);
 int replay_find_column(const struct table *table, const struct resp_argument *name, uint32_t *column,
                        struct error *error);
-/* Whether the arguments from `first` on are at most so many: more than there can be of what they name would hold the
- * loop for nothing. Files and primaries may have more, from versions without this limit. */
+/* Whether the arguments from `first` on are at most so many. More names than there can be things would hold the loop for
+ * nothing. Files and primaries may send more: earlier versions had no limit. */
 bool names_within_or_reply(struct client *client, uint32_t first, uint32_t most, const char *what);
 /* "float32 [4,84,84]" */
 void replay_describe_shape(const struct column *column, struct text *text);

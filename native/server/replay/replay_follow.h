@@ -3,9 +3,9 @@
  *
  * A record names the slot that an item enters, and that slot must be free here as well. So nothing on a replica holds a slot:
  * clients cannot write, GET copies what it reads before the next record, and a snapshot copies at once what leaves. When the
- * replica becomes a primary, it looks for the free slots, in slices; its tables are like any others from the beginning. But one
- * with max_times_sampled lets nothing in or out until every item was looked at once, as after a change of settings: items that
- * were sampled often enough may be left, where new settings were among the last records. */
+ * replica becomes a primary, it looks for the free slots in slices, and its tables work as any others meanwhile. One with
+ * max_times_sampled first looks at every item, and lets nothing in or out before, as after a change of settings: if new settings
+ * were among the last records, it may still hold items that were sampled often enough. */
 #ifndef REPLAY_SERVER_REPLAY_FOLLOW_H
 #define REPLAY_SERVER_REPLAY_FOLLOW_H
 

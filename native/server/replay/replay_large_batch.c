@@ -103,7 +103,7 @@ static int take_memory(struct replay_request *request, struct replay_batch *batc
     return failed ? error_set(error, ERROR_GENERIC, "out of memory for a batch of %zu", n) : 0;
 }
 
-/* What is copied was decided when the first part was: the table may have become this server's own since. */
+/* Which columns are copied was decided before the first part: the table may have become this server's own since. */
 static uint32_t next_part(const struct replay_request *request) {
     const struct table_config *config = table_config(request->entry->table);
     size_t item_bytes = 0;

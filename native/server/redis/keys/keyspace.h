@@ -72,8 +72,8 @@ struct scan_found {
 bool scan_cursor_argument(struct client *client, uint32_t index, uint64_t *cursor); /* false: the error is replied */
 bool scan_options_parse(struct client *client, uint32_t first, bool with_type, struct scan_options *options);
 bool scan_matches(const struct scan_options *options, const uint8_t *name, size_t length);
-/* Collects about options->count entries, 1,000 at most, whose keys match, and moves the cursor on. False: the error is
- * replied. The caller frees with scan_found_free. */
+/* Looks at about options->count entries, 1,000 at most, collects those whose keys match, and moves the cursor on. False: the
+ * error is replied. The caller frees with scan_found_free. */
 bool scan_dict(struct client *client, struct dict *dict, const struct scan_options *options, uint64_t *cursor,
                struct scan_found *found);
 void scan_found_free(struct scan_found *found);
