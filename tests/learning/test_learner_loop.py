@@ -301,23 +301,31 @@ def test_weights_that_are_not_finite_are_neither_published_nor_kept(server, clie
     assert not list((tmp_path / "run").rglob("step_*"))
 
 
-def test_resuming_passes_over_a_checkpoint_that_is_not_finite_and_says_so(server, client, tmp_path, capsys):
+RESUMED = dataclasses.replace(SETTINGS, resume=True, max_updates=35)
+
+
+@pytest.fixture
+def newest(server, client, tmp_path):
+    """The newest checkpoint, step_40, of a run that has one of step_30, too: both are what its learner wrote."""
+    add_transitions(client, 200)
+    run_learner(SETTINGS, server.url, tmp_path / "run", threading.Event())
+    folder = tmp_path / "run" / "checkpoints"
+    return shutil.copytree(folder / "step_30", folder / "step_40")
+
+
+def test_resuming_passes_over_a_checkpoint_that_is_not_finite_and_says_so(server, newest, tmp_path, capsys):
     """Such as one of a version that did not look."""
     run = tmp_path / "run"
-    add_transitions(client, 200)
-    run_learner(SETTINGS, server.url, run, threading.Event())
-    shutil.copytree(run / "checkpoints" / "step_30", run / "checkpoints" / "step_40")
-    file = run / "checkpoints" / "step_40" / "target.safetensors"
+    file = newest / "target.safetensors"
     tensors = load_file(file)
     tensors["value.0.bias"][3] = math.nan
     save_file(tensors, file)
-    resumed = dataclasses.replace(SETTINGS, resume=True, max_updates=35)
-    assert run_learner(resumed, server.url, run, threading.Event()) == 35
+    assert run_learner(RESUMED, server.url, run, threading.Event()) == 35
     assert "step_40 is passed over: value.0.bias in target.safetensors is not finite" in capsys.readouterr().out
     for path in (run / "checkpoints").iterdir():
         save_file(tensors, path / "network.safetensors")
     with pytest.raises(ValueError, match="expected a checkpoint whose values are finite, got none"):
-        run_learner(resumed, server.url, run, threading.Event())
+        run_learner(RESUMED, server.url, run, threading.Event())
 
 
 def test_resuming_without_a_checkpoint_is_told(server, client, tmp_path, capsys):
@@ -329,39 +337,26 @@ def test_resuming_without_a_checkpoint_is_told(server, client, tmp_path, capsys)
 
 
 @pytest.mark.parametrize("name", ["network.safetensors", "optimizer.safetensors", "counters.json"])
-def test_resuming_passes_over_a_checkpoint_that_is_damaged_and_says_so(server, client, tmp_path, capsys, name):
-    run = tmp_path / "run"
-    add_transitions(client, 200)
-    run_learner(SETTINGS, server.url, run, threading.Event())
-    shutil.copytree(run / "checkpoints" / "step_30", run / "checkpoints" / "step_40")
-    damaged = run / "checkpoints" / "step_40" / name
+def test_resuming_passes_over_a_checkpoint_that_is_damaged_and_says_so(server, newest, tmp_path, capsys, name):
+    damaged = newest / name
     damaged.write_bytes(damaged.read_bytes()[:20])
-    resumed = dataclasses.replace(SETTINGS, resume=True, max_updates=35)
-    assert run_learner(resumed, server.url, run, threading.Event()) == 35
+    assert run_learner(RESUMED, server.url, tmp_path / "run", threading.Event()) == 35
     assert f"step_40 is passed over: {name} is damaged: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["network.safetensors", "target.safetensors", "optimizer.safetensors"])
-def test_resuming_passes_over_a_checkpoint_that_lacks_a_file_and_says_so(server, client, tmp_path, capsys, name):
-    run = tmp_path / "run"
-    add_transitions(client, 200)
-    run_learner(SETTINGS, server.url, run, threading.Event())
-    shutil.copytree(run / "checkpoints" / "step_30", run / "checkpoints" / "step_40")
-    (run / "checkpoints" / "step_40" / name).unlink()
-    resumed = dataclasses.replace(SETTINGS, resume=True, max_updates=35)
-    assert run_learner(resumed, server.url, run, threading.Event()) == 35
+def test_resuming_passes_over_a_checkpoint_that_lacks_a_file_and_says_so(server, newest, tmp_path, capsys, name):
+    (newest / name).unlink()
+    assert run_learner(RESUMED, server.url, tmp_path / "run", threading.Event()) == 35
     assert f"step_40 is passed over: {name} is missing" in capsys.readouterr().out
 
 
-def test_a_checkpoint_that_was_passed_over_takes_no_place_among_those_kept(server, client, tmp_path):
+def test_a_checkpoint_that_was_passed_over_takes_no_place_among_those_kept(server, newest, tmp_path):
     """The resumed learner's own were removed as soon as they were written, for the damaged one's greater step."""
-    folder = tmp_path / "run" / "checkpoints"
-    add_transitions(client, 200)
-    run_learner(SETTINGS, server.url, tmp_path / "run", threading.Event())
-    shutil.copytree(folder / "step_30", folder / "step_40")
-    (folder / "step_40" / "network.safetensors").write_bytes(b"")
-    shutil.copytree(folder / "step_40", folder / "damaged_step_40")  # of an earlier session
-    resumed = dataclasses.replace(SETTINGS, resume=True, max_updates=35, checkpoints_kept=1)
+    folder = newest.parent
+    (newest / "network.safetensors").write_bytes(b"")
+    shutil.copytree(newest, folder / "damaged_step_40")  # of an earlier session
+    resumed = dataclasses.replace(RESUMED, checkpoints_kept=1)
     assert run_learner(resumed, server.url, tmp_path / "run", threading.Event()) == 35
     assert sorted(path.name for path in folder.iterdir()) == ["damaged_step_40", "step_35"]
 
