@@ -31,6 +31,7 @@ from typing import Any
 import replay_server as rs
 from replay_server.bench import result
 from replay_server.bench.process import end_process
+from replay_server.rl.options import option_of
 
 LOOK_EVERY_S = 0.2
 ACTOR_SECONDS = ("environment_s", "inference_s", "push_s", "pull_s", "blocked_s")
@@ -197,7 +198,7 @@ def _job(options: argparse.Namespace, run: Path) -> Iterator[subprocess.Popen[by
     words += ["--precision", options.precision] if options.precision else []
     words += ["--learner-threads", str(options.threads)] if options.threads else []
     for name, _, value in (word.partition("=") for word in options.set):
-        words += [f"--{name.replace('_', '-')}", value]
+        words += [option_of(name), value]
     run.parent.mkdir(parents=True, exist_ok=True)
     with open(run.with_suffix(".log"), "wb") as log:
         process = subprocess.Popen(

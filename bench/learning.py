@@ -44,6 +44,7 @@ from replay_server.bench.load import ONE_THREAD
 from replay_server.bench.process import Program
 from replay_server.bench.training import Trained, train
 from replay_server.learner.algorithms import ALGORITHMS, make_settings
+from replay_server.rl.options import option_of
 from replay_server.rl.policy_spec import policy_spec
 
 PEER = "stable_baselines3"
@@ -227,7 +228,7 @@ def _resolve(options: argparse.Namespace) -> None:
         if options.combine:
             raise RuntimeError("--combine: expected files of other algorithms; runs of apex gather in one --folder")
     elif own:
-        raise RuntimeError(f"--{own[0].replace('_', '-')}: expected --algorithm apex with it, got {options.algorithm}")
+        raise RuntimeError(f"{option_of(own[0])}: expected --algorithm apex with it, got {options.algorithm}")
     elif options.against not in (None, *PEERS, RANDOM):
         expected = ", ".join([*PEERS, RANDOM, *side_by_side.PEERS])
         raise RuntimeError(f"--against: expected {expected}, got {options.against!r}")

@@ -33,6 +33,7 @@ from replay_server.bench.environments import is_ready, set_up
 from replay_server.bench.process import Program
 from replay_server.rl.environment_spec import is_atari
 from replay_server.rl.folder_lock import alone_in
+from replay_server.rl.options import option_of
 
 OURS = "replay"
 RUN_FILE = "run.json"
@@ -270,7 +271,7 @@ def _given(options: argparse.Namespace, env: str, side: str) -> dict[str, Any]:
         words = [["--profile", options.profile]] if options.profile != "default" else []
         pairs = (word.partition("=") for word in options.set)
         words += [["--learner-threads", str(options.threads)]] if options.threads else []
-        words += [[f"--{name.replace('_', '-')}", value] for name, _, value in pairs]
+        words += [[option_of(name), value] for name, _, value in pairs]
         given["words"] = [word for pair in words for word in pair]
     elif SIDES[side].program == "cleanrl":
         folder = options.cleanrl if SIDES[side].checkout else None

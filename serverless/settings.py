@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from replay_server.cluster_address import is_cluster_url
 from replay_server.rl.asynchronous_learning import AsynchronousLearning, asynchronous_learning
 from replay_server.rl.dashboard_process import check_dashboard
-from replay_server.rl.options import typed_values
+from replay_server.rl.options import option_of, typed_values
 from replay_server.serverless.scalers import registry
 from replay_server.serverless.scalers.scaler import Scaler
 from replay_server.topology import MOST_SHARDS
@@ -154,11 +154,11 @@ def check_settings(settings: TrainSettings) -> None:
     }  # fmt: skip
     for name, least in at_least.items():
         if getattr(settings, name) < least:
-            raise ValueError(f"--{name.replace('_', '-')}: expected at least {least}, got {getattr(settings, name)}")
+            raise ValueError(f"{option_of(name)}: expected at least {least}, got {getattr(settings, name)}")
     for name in ("concurrency", "timeout_s", "learner_timeout_s", "deadline_s", "budget"):
         value = getattr(settings, name)
         if value is not None and not value > 0:
-            raise ValueError(f"--{name.replace('_', '-')}: expected more than 0, got {value}")
+            raise ValueError(f"{option_of(name)}: expected more than 0, got {value}")
     if settings.target_score is not None and math.isnan(settings.target_score):
         raise ValueError("--target-score: expected a number, got nan")
     if not 0.0 < settings.quorum <= 1.0:
@@ -179,7 +179,7 @@ def check_settings(settings: TrainSettings) -> None:
     for name in ("server", "function_server"):
         if is_cluster_url(getattr(settings, name)):
             raise ValueError(
-                f"--{name.replace('_', '-')}: expected the URL of one server, got that of shards: a job clears its "
+                f"{option_of(name)}: expected the URL of one server, got that of shards: a job clears its "
                 "name in transactions, which shards have not. For shards of the job's own: --replay-shards"
             )
     make_scaler(settings)

@@ -18,7 +18,7 @@ from replay_server.learner.wandb_mirror import check_wandb
 from replay_server.rl.dashboard_process import check_dashboard
 from replay_server.rl.environment_spec import algorithm_for, environment_spec
 from replay_server.rl.machine import usable_cores
-from replay_server.rl.options import add_options, given_options
+from replay_server.rl.options import add_options, given_options, option_of
 from replay_server.rl.profiles import apply_profile
 from replay_server.rl.run_directory import RunDirectory
 from replay_server.rl.settings import PROFILES, ApexSettings
@@ -157,6 +157,8 @@ def check_settings(settings: ApexSettings) -> None:
             raise _unexpected(settings, name, "0 to 1")
     if not 0.0 <= settings.rmsprop_decay < 1.0:
         raise _unexpected(settings, "rmsprop_decay", "0 or more, and less than 1")
+    if not 0.0 < settings.target_mix <= 1.0:
+        raise _unexpected(settings, "target_mix", "more than 0 and at most 1")
     if settings.learner_threads != "auto" and settings.learner_threads < 1:
         raise _unexpected(settings, "learner_threads", "auto, or at least 1")
     for end, updates in (
@@ -165,7 +167,7 @@ def check_settings(settings: ApexSettings) -> None:
     ):
         if (getattr(settings, end) is None) != (getattr(settings, updates) == 0):
             raise ValueError(
-                f"{_option(end)} and {_option(updates)}: one has no effect without the other: give both, or neither"
+                f"{option_of(end)} and {option_of(updates)}: one has no effect without the other: give both, or neither"
             )
     if settings.loss == "hl-gauss" and settings.algo == "sac":
         raise ValueError("--loss hl-gauss: SAC learns values, not their bins; take squared or huber")
@@ -197,19 +199,13 @@ def check_settings(settings: ApexSettings) -> None:
         )
     check_dashboard(settings.dashboard)
     check_wandb(settings.wandb)
-    if not 0.0 < settings.target_mix <= 1.0:
-        raise ValueError(f"--target-mix: expected more than 0 and at most 1, got {settings.target_mix}")
     if settings.samples_per_insert_end is not None and settings.samples_per_insert is None:
         raise ValueError("--samples-per-insert-end: give --samples-per-insert, too: what is held before")
 
 
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
 def _unexpected(settings: ApexSettings, name: str, expected: str) -> ValueError:
     off = f"; {TURNED_OFF[name]}" if name in TURNED_OFF else ""
-    return ValueError(f"{_option(name)}: expected {expected}, got {getattr(settings, name)}{off}")
+    return ValueError(f"{option_of(name)}: expected {expected}, got {getattr(settings, name)}{off}")
 
 
 def check_actors_for_shards(settings: ApexSettings) -> None:

@@ -14,6 +14,11 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 
+def option_of(field: str) -> str:
+    """The option of a field: ``--field-name``."""
+    return f"--{field.replace('_', '-')}"
+
+
 def add_options(group: argparse._ArgumentGroup, settings: type, leave_out: Collection[str] = ()) -> None:
     """Adds one option per field of the dataclass `settings` (``--field-name``), explained by the string after it.
 
@@ -30,7 +35,7 @@ def add_options(group: argparse._ArgumentGroup, settings: type, leave_out: Colle
         text = docs.get(field.name, "").replace("%", "%%")
         default = "none" if field.default is None else field.default
         words = text if "(default: " in text else f"{text} (default: {default})".strip()
-        flag = "--" + field.name.replace("_", "-")
+        flag = option_of(field.name)
         kind = types_of[field.name]
         if kind is bool:
             group.add_argument(flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=words)

@@ -15,7 +15,7 @@ from typing import Any
 
 import replay_server as rs
 from replay_server.rl.environment_spec import EnvironmentSpec
-from replay_server.rl.options import check_values
+from replay_server.rl.options import check_values, option_of
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.tables import apex_table
 
@@ -207,7 +207,7 @@ def _check_table(served: rs.Table, expected: rs.Table, whole: bool) -> None:
 
 
 def _option(name: str, value: Any) -> str:
-    return f"--{name.replace('_', '-')} {_value(value)}"
+    return f"{option_of(name)} {_value(value)}"
 
 
 def _value(value: Any) -> str:
