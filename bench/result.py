@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from replay_server import dpdk
+from replay_server.whole_file import write_whole
 
 
 def machine() -> dict[str, Any]:
@@ -98,12 +99,10 @@ def tell(content: Mapping[str, Any], say: Callable[[str], None], width: int = 28
 
 
 def write(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
-    """Writes a result file, making its folder if need be. One that is there is replaced at once, or not at all."""
+    """Writes a result file, making its folder if need be. One that is there is replaced whole, or not at all."""
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_name(f"{file.name}.new")
-    new.write_text(json.dumps(content, indent=1) + "\n")
-    new.replace(file)
+    write_whole(file, json.dumps(content, indent=1) + "\n")
 
 
 def conclude(
