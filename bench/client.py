@@ -64,6 +64,15 @@ class Measured:
         """Requests measured, of all roles."""
         return sum(made["count"] for role in self.content["roles"].values() for made in role["requests"].values())
 
+    def errors(self) -> list[str]:
+        """Which requests were answered with an error: the first one, and how often."""
+        return [
+            f"{role_name} {name}: {made['first_error']} ({made['errors']} times)"
+            for role_name, role in self.content["roles"].items()
+            for name, made in role["requests"].items()
+            if made["errors"]
+        ]
+
 
 def run(
     address: str,
@@ -131,12 +140,6 @@ def run(
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip() or f"{program.name} ended with status {done.returncode}")
     measured = Measured(json.loads(done.stdout))
-    errors = [
-        f"{role_name} {name}: {made['first_error']} ({made['errors']} times)"
-        for role_name, role in measured.content["roles"].items()
-        for name, made in role["requests"].items()
-        if made["errors"]
-    ]
-    if errors:
+    if errors := measured.errors():
         raise RuntimeError("the server answered with errors: " + "; ".join(errors))
     return measured
