@@ -25,7 +25,7 @@ from replay_server.learner.updates_ahead import updates
 from replay_server.rl.connection import LOST, PersistentClient
 from replay_server.rl.environment_spec import environment_spec
 from replay_server.rl.process_memory import keep_freed_memory
-from replay_server.rl.run_directory import RunDirectory
+from replay_server.rl.run_directory import NOT_WRITTEN, RunDirectory
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.shared_settings import join
 from replay_server.rl.tables import apex_rate_limiter, samples_per_insert_at
@@ -257,7 +257,7 @@ class _Loop:
         except OSError as error:
             self.not_written += 1
             if self.not_written == 1:
-                self.say(f"cannot write to the run directory: {error}")
+                self.say(f"{NOT_WRITTEN}: {error}")
 
     def finished(self) -> bool:
         return self.settings.max_updates is not None and self.learner.step >= self.settings.max_updates

@@ -36,7 +36,6 @@ from replay_server.jobs.hung_parts import Silence
 from replay_server.jobs.job_cluster import JobCluster
 from replay_server.jobs.job_replicas import JobReplicas
 from replay_server.jobs.job_server import ADDRESS_IN_USE, JobReplay, JobServer, ReplaySaver, saves_replay
-from replay_server.jobs.part_report import NOT_WRITTEN
 from replay_server.jobs.plan import Plan, make_plan
 from replay_server.jobs.progress import View, make_view
 from replay_server.jobs.record import STOP_CONDITIONS, JobRecord
@@ -56,7 +55,7 @@ from replay_server.rl.dashboard_process import DashboardProcess, start_dashboard
 from replay_server.rl.environment_spec import environment_spec, told_without_limit
 from replay_server.rl.interrupts import heed_interrupts, ignore_interrupts
 from replay_server.rl.part_ids import hold_for_job, joined_actors
-from replay_server.rl.run_directory import RunDirectory, new_run_path
+from replay_server.rl.run_directory import NOT_WRITTEN, RunDirectory, new_run_path
 from replay_server.rl.settings import ApexSettings
 from replay_server.rl.shared_settings import join, settings_key
 from replay_server.rl.tables import apex_table

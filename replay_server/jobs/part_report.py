@@ -10,10 +10,10 @@ from redis.exceptions import RedisError
 import replay_server as rs
 from replay_server.jobs.progress import Snapshot, View, make_view
 from replay_server.rl.connection import LOST
+from replay_server.rl.run_directory import NOT_WRITTEN
 from replay_server.rl.settings import ApexSettings
 
 LOOK_EVERY_S = 0.5
-NOT_WRITTEN = "cannot write to the run directory"
 
 Look = Callable[[rs.Client, Callable[[str], None]], None]
 """Brings the snapshot up to date; says what is worth a line of its own."""

@@ -33,6 +33,8 @@ SCORE_COLUMNS: tuple[str, ...] = (
     "minutes", "transitions", "frames", "updates", "version", "episodes", "mean", "std", "min", "max",
 )  # fmt: skip
 MOST_SESSIONS = 100
+NOT_WRITTEN = "cannot write to the run directory"
+"""Said before the error, of whatever a full disk does not take."""
 BEST = "best"
 """Folder, beside the step_N folders of checkpoints, of the network that evaluations judged best."""
 
