@@ -75,14 +75,7 @@ def run_learner(
     learner = make(execution.way.precision)
     checkpoint_folder = run_directory / "checkpoints"
     news = [execution.told()]
-    needed = {*learner.modules, "optimizer"} - {LEARNING}
-    resumed = checkpoint_to_resume(checkpoint_folder, news.append, needed) if settings.resume else None
-    counters: dict[str, Any] = {}
-    if resumed is not None:
-        counters = read_checkpoint(resumed, learner)
-        news.append(f"goes on from {resumed}")
-    elif settings.resume:
-        news.append(f"learns anew from update 0: there is no checkpoint in {checkpoint_folder} yet")
+    counters = _resume(learner, checkpoint_folder, news.append) if settings.resume else {}
 
     with contextlib.ExitStack() as stack:
         metrics = Metrics(run_directory, "learner", tensorboard)
@@ -110,6 +103,18 @@ def run_learner(
             if loop.table_closed is not None and not loop.finished():
                 raise loop.table_closed
     return learner.step
+
+
+def _resume(learner: ReplayLearner, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    """Loads the newest checkpoint that is whole; returns its counters, none where there is no checkpoint yet."""
+    needed = {*learner.modules, "optimizer"} - {LEARNING}
+    newest = checkpoint_to_resume(folder, say, needed)
+    if newest is None:
+        say(f"learns anew from update 0: there is no checkpoint in {folder} yet")
+        return {}
+    counters = read_checkpoint(newest, learner)
+    say(f"goes on from {newest}")
+    return counters
 
 
 class _Loop:
