@@ -99,10 +99,16 @@ def tell(content: Mapping[str, Any], say: Callable[[str], None], width: int = 28
 
 
 def write(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
-    """Writes a result file, making its folder if need be. One that is there is replaced whole, or not at all."""
-    file = Path(path)
+    """Writes a result file, making its folder if need be. One that is there is replaced whole, or not at all.
+
+    A device or a pipe, such as /dev/null, is written to and stays.
+    """
+    file, text = Path(path), json.dumps(content, indent=1) + "\n"
+    if file.exists() and not file.is_file():
+        file.write_text(text)
+        return
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, json.dumps(content, indent=1) + "\n")
+    write_whole(file.resolve(), text)  # a link stays
 
 
 def conclude(

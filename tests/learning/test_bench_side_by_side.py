@@ -71,6 +71,22 @@ def test_checkpoints_are_written_when_due_and_saving_is_not_counted(tmp_path: Pa
         checkpoints.step(0)
 
 
+def test_a_result_replaces_a_file_and_no_device_or_link(tmp_path: Path) -> None:
+    """As root, --json /dev/null had put a file in the device's place."""
+    os.mkfifo(pipe := tmp_path / "pipe")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    result.write(pipe, {"rounds": 1})
+    assert json.loads(os.read(reader, 100)) == {"rounds": 1}
+    os.close(reader)
+    assert pipe.is_fifo()
+    (link := tmp_path / "link.json").symlink_to("result.json")
+    for rounds in (1, 2):
+        result.write(link, {"rounds": rounds})
+        assert json.loads((tmp_path / "result.json").read_text()) == {"rounds": rounds}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "pipe", "result.json"]
+    assert link.is_symlink()
+
+
 class FixedGames:
     """Game n is over after n + 1 steps, with its number and the sum of its actions as its score."""
 
