@@ -213,7 +213,7 @@ def measure(options: argparse.Namespace, folder: Path, say: Callable[[str], None
             limited(server.pid, int(options.memory_gigabytes * 1e9)),
             rs.Client(server.url) as client,
         ):
-            at_once = FILL_BYTES // options.item_bytes
+            at_once = max(1, FILL_BYTES // options.item_bytes)
             filling, begin = block(at_once, options.item_bytes), time.perf_counter()
             for _ in range(0, items, at_once):
                 client.add("bench", filling)
