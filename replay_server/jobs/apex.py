@@ -44,6 +44,7 @@ from replay_server.jobs.supervisor import (
     EXIT_FAILED,
     EXIT_SERVER_LOST,
     ChildProcess,
+    Launch,
     Part,
     PartDiverged,
     PartFailed,
@@ -262,9 +263,20 @@ class ApexJob:
         view.message(why)
         if saves:
             self._saver = ReplaySaver(self._server, settings.checkpoint_replay_every_s)
+        self._make_parts(launch)
+        for part in self.parts:
+            part.start()
+        self._write_job()
+        self._dashboard = start_dashboard(settings.dashboard, self.run_directory.path, self._server.url, view.message)
+        self._wandb = start_wandb(settings.wandb, self.run_directory.path, view.message)
+
+    def _make_parts(self, launch: Launch) -> None:
+        """The learner, the actors and the evaluator, and what watches them. `launch` starts an actor's process."""
+        assert self._server is not None
+        settings = self.settings
         common = {
             "settings": dataclasses.asdict(settings),
-            "server_url": url,
+            "server_url": self._server.local_url,
             "run_directory": str(self.run_directory.path),
         }
         logs = self.run_directory.logs
@@ -288,11 +300,6 @@ class ApexJob:
             self._giving_way = GivingWay(self.actors)
         evaluator = Part("evaluator", {**common, "part": "evaluator"}, logs / "evaluator.log")
         self.parts = [learner, *self.actors, evaluator]
-        for part in self.parts:
-            part.start()
-        self._write_job()
-        self._dashboard = start_dashboard(settings.dashboard, self.run_directory.path, self._server.url, view.message)
-        self._wandb = start_wandb(settings.wandb, self.run_directory.path, view.message)
 
     def _begin_after_earlier_sessions(self) -> None:
         """Keeps of what the server brought back the table alone: reports, messages and weights are of earlier parts."""
