@@ -274,7 +274,11 @@ def test_job_goes_on_after_each_process_was_stopped_and_killed_and_after_all_wer
                     "updates": updates, "replay_saved": size, "replay_after": held})  # fmt: skip
     end(resumed)
     assert resumed.summary()["restarts"] >= restarts
-    rows = [json.loads(line) for line in (resumed.run / "metrics.jsonl").read_text().splitlines()]
+    write_record(resumed, settings, outages, Path(os.environ.get("REPLAY_RECORDS") or tmp_path))
+
+
+def write_record(job: Job, settings: tuple[str, ...], outages: list[dict[str, object]], folder: Path) -> None:
+    rows = [json.loads(line) for line in (job.run / "metrics.jsonl").read_text().splitlines()]
     record = {
         "name": "outages",
         "machine": machine(),
@@ -282,7 +286,6 @@ def test_job_goes_on_after_each_process_was_stopped_and_killed_and_after_all_wer
         "outages": outages,
         "evaluations": [row for row in rows if row["kind"] == "evaluation"],
     }
-    folder = Path(os.environ.get("REPLAY_RECORDS") or tmp_path)
     folder.mkdir(parents=True, exist_ok=True)
     game = settings[1].rpartition("/")[2].partition("-")[0].lower()
     (folder / f"outages-{game}.json").write_text(json.dumps(record, indent=1) + "\n")
