@@ -23,12 +23,12 @@ from .cluster_checkpoint import CHECKPOINT_FILE, folder_of, read_checkpoint, wri
 from .cluster_leave import Forgotten, forget, number_of
 from .cluster_members import FILE, LOOK_S, Members
 from .cluster_moves import move
-from .cluster_replicas import MOST_REPLICAS, ShardFolders, ShardReplicas, Snapshot, replica_settings
+from .cluster_replicas import MOST_REPLICAS, ShardFolders, ShardReplicas, Snapshot
 from .cluster_reshard import reshard
 from .cluster_shards import SCHEME, place_of
 from .cluster_tables import share_of
 from .errors import ReplayError, ServerError
-from .replica_group import STARTS_WITHIN_S
+from .replica_group import STARTS_WITHIN_S, replica_settings
 from .server import Server
 from .snapshot_file import new_name
 from .table import Table

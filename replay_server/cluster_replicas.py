@@ -48,7 +48,6 @@ from .cluster_shards import impatient, topology_of
 from .commands import Standing, any_command
 from .errors import ReplayError, ServerError
 from .replica_group import (
-    BACKLOG,
     KILL_AFTER_S,
     LOOK_EVERY_S,
     PROMOTED_WITHIN_S,
@@ -527,9 +526,3 @@ def _port(server: Server) -> int:
 
 def _tls_port(server: Server) -> int:
     return (urlsplit(server.tls_url).port or 0) if server.tls_url else 0
-
-
-def replica_settings(config: Mapping[str, object], password: str | None) -> dict[str, object]:
-    """Settings of all servers of shards that have replicas, beside those of the cluster."""
-    login = {"masterauth": password} if password else {}
-    return {"repl-backlog-size": BACKLOG, **login, **config}

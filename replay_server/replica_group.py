@@ -54,6 +54,12 @@ BACKLOG = "64mb"
 _T = TypeVar("_T")
 
 
+def replica_settings(config: Mapping[str, Any], password: str | None) -> dict[str, Any]:
+    """The settings of all servers of a group: those that it needs, and these, which win."""
+    login = {"masterauth": password} if password else {}
+    return {"repl-backlog-size": BACKLOG, **login, **config}
+
+
 class ReplicaGroup(ABC):
     """A primary and its replicas, by number, on ports that stay theirs."""
 

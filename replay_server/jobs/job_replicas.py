@@ -23,7 +23,13 @@ from urllib.parse import urlsplit
 import replay_server as rs
 from replay_server.jobs.job_server import JobServer, Say
 from replay_server.jobs.supervisor import RESTART_DELAY_S, Deaths
-from replay_server.replica_group import BACKLOG, LOOK_EVERY_S, REPLACE_AFTER_S, STARTS_WITHIN_S, ReplicaGroup
+from replay_server.replica_group import (
+    LOOK_EVERY_S,
+    REPLACE_AFTER_S,
+    STARTS_WITHIN_S,
+    ReplicaGroup,
+    replica_settings,
+)
 
 LATER_S = 60.0
 """A replica that dies too often is started again after so long."""
@@ -61,9 +67,7 @@ class JobReplicas(ReplicaGroup, JobServer):
         self._saved_epoch = 0  # of the snapshot that was kept last
         self._ending = threading.Event()
         self._replaced, self._failure = False, ""
-        self._config = {"repl-backlog-size": BACKLOG}
-        if options.get("password"):
-            self._config["masterauth"] = options["password"]
+        self._config = replica_settings({}, options.get("password"))
         super().__init__(table, self._folder, port, restore, resumed, options, say)
         try:
             self._begin_group([self._server], self._ending)
@@ -73,8 +77,7 @@ class JobReplicas(ReplicaGroup, JobServer):
             raise
         self._replica_deaths = [Deaths() for _ in self._servers]
         before, at, _ = self.url.rpartition("@") if "@" in self.url else self.url.partition("://")
-        places = [urlsplit(server.url).netloc.rpartition("@")[2] for server in self._servers]
-        self.url = self.local_url = f"{before}{at}{','.join(places)}"
+        self.url = self.local_url = f"{before}{at}{','.join(map(self._place, range(len(self._servers))))}"
         self._thread = threading.Thread(target=self._run, name="job-replicas", daemon=True)
         self._thread.start()
 
