@@ -29,7 +29,7 @@ from .cluster_shards import SCHEME, place_of
 from .cluster_tables import share_of
 from .errors import ReplayError, ServerError
 from .replica_group import STARTS_WITHIN_S, replica_settings
-from .server import Server
+from .server import Server, port_of, tls_port_of
 from .snapshot_file import new_name
 from .table import Table
 from .topology import MOST_SHARDS, ReplicaPlace, ShardPlace, Topology, parse_slots
@@ -393,8 +393,8 @@ class Cluster(Members):
         _log.warning("shard %d ended with status %s: starting it again", number, died.returncode)
         try:
             died.stop(timeout=0)
-            port = urlsplit(died.url).port or 0  # in the topology it may be that of an earlier one
-            tls_port = (urlsplit(died.tls_url).port or 0) if died.tls_url else self._tls_port
+            port = port_of(died)  # in the topology it may be that of an earlier one
+            tls_port = tls_port_of(died) if died.tls_url else self._tls_port
             with self._lock:
                 folders = self._files(number)
                 first = folders.first_whole(self._own_snapshots(number))

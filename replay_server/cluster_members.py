@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import redis
 
@@ -27,7 +27,7 @@ from .cluster_shards import PATIENCE_S, Shards, impatient, newest, newest_of, pl
 from .cluster_tables import changes_like, check_can_be_shared, part_like, share_of
 from .cluster_takeover import change_places, follow
 from .errors import ConnectionLost, ServerError
-from .server import Server
+from .server import Server, port_of, tls_port_of
 from .table import Table
 from .topology import ShardPlace, Topology, answering, slot_ranges
 from .whole_file import write_whole
@@ -203,7 +203,7 @@ class Members:
         """Follows a shard, takes its part, and then tells all shards: as often as somebody changes the topology
         meanwhile, since nobody else has what is written here from now on."""
         server, place, own_id = self.servers[0], self._topology.shard(number), secrets.token_hex(20)
-        host, port = self._host_of(server), int(server.url.rpartition(":")[2])
+        host, port = self._host_of(server), port_of(server)
         old = redis.Redis.from_url(self._url_of(place), socket_timeout=self._start_timeout)
         with old, self._connection(number) as new:
             new.config_set("replica-announce-ip", host)
@@ -247,12 +247,11 @@ class Members:
         before = {shard.number: shard for shard in self._topology.shards}
         own = []
         for place, (number, server) in enumerate(zip(self.numbers, self.servers, strict=True)):
-            port, known = int(server.url.rpartition(":")[2]), before.get(number)
-            tls_port = urlsplit(server.tls_url).port if server.tls_url else None
+            known = before.get(number)
             even = () if self._shard_of else slot_ranges(even_slots(place, len(self.numbers)))
-            host = self._host_of(server)
+            host, port, tls_port = self._host_of(server), port_of(server), tls_port_of(server)
             slots = known.slots if known else even
-            own.append(ShardPlace(number, ids[number], host, port, "", slots, tls_port or 0))
+            own.append(ShardPlace(number, ids[number], host, port, "", slots, tls_port))
         return self._topology.with_shards(own)
 
     def _host_of(self, server: Server) -> str:

@@ -39,7 +39,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import redis
 
@@ -54,7 +53,7 @@ from .replica_group import (
     REPLACE_AFTER_S,
     ReplicaGroup,
 )
-from .server import Server
+from .server import Server, port_of, tls_port_of
 from .snapshot_file import SnapshotFile
 from .topology import ReplicaPlace, ShardPlace
 
@@ -295,7 +294,7 @@ class ShardReplicas(ReplicaGroup):
             return  # one that had a copy goes on with it
         if number not in self._synced or self._synced[number][0] != server.pid:
             host, run_id = self._cluster._host_of(server), self._info(number, "server")["run_id"]
-            place = ReplicaPlace(run_id, host, _port(server), _tls_port(server))
+            place = ReplicaPlace(run_id, host, port_of(server), tls_port_of(server))
             self._synced[number] = server.pid, place
             with self._cluster._lock:  # it is written long before this replica leads
                 self._cluster._own(self._shard, run_id)
@@ -305,7 +304,7 @@ class ShardReplicas(ReplicaGroup):
         """Has the topology say where the server is that leads now: after a promotion, and should somebody push an older
         one again."""
         server = self._servers[self._primary]
-        address = {"host": self._cluster._host_of(server), "port": _port(server), "tls_port": _tls_port(server)}
+        address = {"host": self._cluster._host_of(server), "port": port_of(server), "tls_port": tls_port_of(server)}
         now = self._place_now()
         if now is None or not server.running or (now.host, now.port, now.tls_port) == tuple(address.values()):
             return
@@ -488,7 +487,7 @@ class ShardReplicas(ReplicaGroup):
 
     def _start_replica(self, number: int, port: int) -> Server:
         if number < len(self._servers):
-            tls_port = _tls_port(self._servers[number]) if self._servers[number].tls_url else self._ports[1]
+            tls_port = tls_port_of(self._servers[number]) if self._servers[number].tls_url else self._ports[1]
         else:
             tls_port = self._ports[1] + number - 1 if self._ports[1] > 0 else self._ports[1]
         others = [generation for each, generation in self._generations.items() if each != number]
@@ -517,12 +516,4 @@ class ShardReplicas(ReplicaGroup):
     def _host_and_port(self, number: int) -> tuple[str, int]:
         """As clients are told: a replica sends them there."""
         server = self._servers[number]
-        return self._cluster._host_of(server), _port(server)
-
-
-def _port(server: Server) -> int:
-    return urlsplit(server.url).port or 0
-
-
-def _tls_port(server: Server) -> int:
-    return (urlsplit(server.tls_url).port or 0) if server.tls_url else 0
+        return self._cluster._host_of(server), port_of(server)

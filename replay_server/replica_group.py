@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from .commands import Command, Standing, any_command, fence
 from .connection import Address, Connection
 from .errors import ConnectionLost, ReplayError, ServerError
-from .server import Server
+from .server import Server, port_of
 
 LOOK_EVERY_S = 0.1
 """Between two looks whether all processes are alive."""
@@ -267,7 +267,7 @@ class ReplicaGroup(ABC):
             self._start_at[number] = None
             server.stop(timeout=0)
             try:
-                started = self._start_replica(number, urlsplit(server.url).port or 0)
+                started = self._start_replica(number, port_of(server))
             except (ServerError, OSError) as error:
                 self._say(f"replica {self._place(number)} does not start: {error}")
                 continue
@@ -323,5 +323,5 @@ class ReplicaGroup(ABC):
 
     def _host_and_port(self, number: int) -> tuple[str, int]:
         """By which replicas reach it."""
-        parts = urlsplit(self._servers[number].url)
-        return parts.hostname or "", parts.port or 0
+        server = self._servers[number]
+        return urlsplit(server.url).hostname or "", port_of(server)

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from .codec import pack
 from .connection import url_with_password
@@ -355,3 +355,13 @@ class Server:
 
     def __repr__(self) -> str:
         return f"Server(pid={self._process.pid}, running={self.running})"
+
+
+def port_of(server: Server) -> int:
+    """Of its `url`; 0: it is one of a unix socket."""
+    return urlsplit(server.url).port or 0
+
+
+def tls_port_of(server: Server) -> int:
+    """Of its `tls_url`; 0: it has none."""
+    return (urlsplit(server.tls_url).port or 0) if server.tls_url else 0

@@ -18,7 +18,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import replay_server as rs
 from replay_server.jobs.job_server import JobServer, Say
@@ -30,6 +29,7 @@ from replay_server.replica_group import (
     ReplicaGroup,
     replica_settings,
 )
+from replay_server.server import port_of
 
 LATER_S = 60.0
 """A replica that dies too often is started again after so long."""
@@ -91,8 +91,7 @@ class JobReplicas(ReplicaGroup, JobServer):
     def address_elsewhere(self) -> str:
         if self._options.get("host") not in ("0.0.0.0", "::"):
             return self.address
-        ports = [urlsplit(server.url).port for server in self._servers]
-        return f"redis://{','.join(f'{socket.gethostname()}:{port}' for port in ports)}"
+        return f"redis://{','.join(f'{socket.gethostname()}:{port_of(server)}' for server in self._servers)}"
 
     @property
     def processes(self) -> str:
