@@ -283,15 +283,19 @@ class Cluster(Members):
         """Of the first shard; 0 = any, -1 = none."""
         return int(self._config.get("tls-port", -1))
 
+    def _config_of(self, number: int, tls_port: int) -> dict[str, Any]:
+        """The settings of a shard's server; a port below 0 = no TLS."""
+        own_port = {"tls-port": tls_port} if tls_port >= 0 else {}
+        return {**self._config, "cluster-enabled": True, "shard": number, **own_port}
+
     def _start(self, number: int, port: int, tls_port: int, restore: str | None) -> Server:
         tables = [] if self._shard_of else [share_of(table, number, self._shares) for table in self._tables]
-        own_port = {"tls-port": tls_port} if tls_port >= 0 else {}
         options = {
             "host": self._host,
             "port": port,
             "password": self._password,
             "maxmemory": self._maxmemory,
-            "config": {**self._config, "cluster-enabled": True, "shard": number, **own_port},
+            "config": self._config_of(number, tls_port),
             "restore": restore,
             "start_timeout": self._start_timeout,
         }
@@ -299,10 +303,14 @@ class Cluster(Members):
             server = self._serve(number, tables, options)
         except ServerError as error:
             raise ShardNotStarted(number, str(error)) from error
+        self._give_core(number, server)
+        return server
+
+    def _give_core(self, number: int, server: Server) -> None:
+        """Pins what leads a shard to the shard's core, if shards have one each."""
         if self._pin:
             with contextlib.suppress(OSError, ValueError):  # it was taken out meanwhile
                 os.sched_setaffinity(server.pid, {self._cores[self.numbers.index(number)]})
-        return server
 
     def _serve(self, number: int, tables: list[Table], options: dict[str, Any]) -> Server:
         """Starts the server of a shard in the shard's folder; `options` are those of `Server`."""
@@ -312,9 +320,7 @@ class Cluster(Members):
 
     def _start_replica(self, number: int, port: int, tls_port: int, folder: Path, follows: str) -> Server:
         """Starts a server that follows a shard, at this host and port, and writes no files."""
-        own_port = {"tls-port": tls_port} if tls_port >= 0 else {}
-        config = {**self._config, "cluster-enabled": True, "shard": number, **own_port}
-        config |= {"save": "", "appendonly": False, "replicaof": follows}
+        config = self._config_of(number, tls_port) | {"save": "", "appendonly": False, "replicaof": follows}
         config |= {"replica-serve-stale-data": False, "replica-announce-ip": self._announced}
         return Server(
             (), self._host, port, None, self._password, folder, self._maxmemory, config=config,
@@ -335,13 +341,10 @@ class Cluster(Members):
         with self._lock:
             if number not in self.numbers:
                 return
-            place = self.numbers.index(number)
-            self.servers[place] = server
+            self.servers[self.numbers.index(number)] = server
             self.failovers += 1
             self._note_failing(number, None)
-            if self._pin:
-                with contextlib.suppress(OSError):
-                    os.sched_setaffinity(server.pid, {self._cores[place]})
+            self._give_core(number, server)
 
     def _replicas(self) -> list[tuple[int, Server]]:
         return [(number, server) for number, servers in self.replicas.items() for server in servers if server.running]

@@ -8,10 +8,10 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from .at_once import at_once
 from .client import Client
 from .cluster_shards import Shards, newest_of, place_of
 from .errors import ServerError
@@ -58,9 +58,9 @@ def write_checkpoint(
             "checkpoint where all of them can be seen"
         )
     manifest = directory / CHECKPOINT_FILE
-    with _alone(directory), ThreadPoolExecutor(len(urls)) as pool:
+    with _alone(directory):
         name = f"cluster-checkpoint-{_number(manifest) + 1}"  # an attempt that failed may have left such files
-        files = list(pool.map(lambda url: _saved(url, name), urls.values()))
+        files = at_once(lambda url: _saved(url, name), urls.values())
         if _places(ask()) != _places(topology):
             raise ServerError("expected the topology to stay while the shards were cut, and it has changed: try again")
         names = [os.path.relpath(file, directory) for file in files]

@@ -427,7 +427,7 @@ class ShardReplicas(ReplicaGroup):
             own = self._cluster._own_snapshots(self._shard)
             if not is_logged and (
                 all(generation != first for generation, *_ in own)
-                or self._cluster._file_settings().get("appendonly", "").lower() == "yes"
+                or self._folders.log_folder is not None
             ):
                 return
             self._folders.chain = [first]
