@@ -18,19 +18,18 @@ from urllib.parse import urlsplit
 
 import redis
 
-from .cluster_address import ClusterAddress, even_slots
-from .cluster_checkpoint import CHECKPOINT_FILE, folder_of, read_checkpoint, write_checkpoint
+from .cluster_address import ClusterAddress
+from .cluster_checkpoint import CHECKPOINT_FILE, read_checkpoint, write_checkpoint
 from .cluster_leave import Forgotten, forget, number_of
 from .cluster_members import FILE, LOOK_S, Members
 from .cluster_moves import move
 from .cluster_replicas import MOST_REPLICAS, ShardFolders, ShardReplicas, Snapshot
-from .cluster_reshard import reshard
+from .cluster_restore import bring_here
 from .cluster_shards import SCHEME, place_of
 from .cluster_tables import share_of
 from .errors import ReplayError, ServerError
 from .replica_group import STARTS_WITHIN_S, replica_settings
 from .server import Server, port_of, tls_port_of
-from .snapshot_file import new_name
 from .table import Table
 from .topology import MOST_SHARDS, ReplicaPlace, ShardPlace, Topology, parse_slots
 
@@ -47,6 +46,38 @@ class ShardNotStarted(ServerError):
     def __init__(self, number: int, why: str) -> None:
         super().__init__(f"shard {number}: {why}")
         self.number, self.why = number, why
+
+
+def _check(
+    tables: list[Table],
+    shards: int,
+    announced: str,
+    restore: str | os.PathLike[str] | None,
+    shard_of: str | None,
+    take_over: int | None,
+    replicas: int,
+) -> None:
+    """Raises ServerError where arguments of `Cluster` are out of bounds, or do not go together."""
+    if take_over is not None and (shard_of is None or shards != 1):
+        raise ServerError("expected take_over with shard_of and shards=1: the number of a shard of that cluster")
+    if not 1 <= shards <= MOST_SHARDS:
+        raise ServerError(f"expected 1 to {MOST_SHARDS} shards, got {shards}")
+    if restore not in (None, "latest", "checkpoint") and not Path(restore).is_file():
+        raise ServerError(
+            f'expected restore to be "latest", "checkpoint", the file of a checkpoint or None, got {restore!r}'
+        )
+    if not 0 <= replicas <= MOST_REPLICAS:
+        raise ServerError(f"expected 0 to {MOST_REPLICAS} replicas, got {replicas}")
+    if replicas and shard_of is not None:
+        raise ServerError("expected replicas without shard_of: shards that join a cluster have none")
+    if replicas and (fleeting := [table.name for table in tables if not table.durable]):
+        raise ServerError(
+            f"expected durable tables with replicas, and {fleeting[0]!r} has durable=False: no replica is sent it"
+        )
+    if announced in ("0.0.0.0", "::"):
+        raise ServerError(f"expected announce, since clients cannot connect to {announced}: a name of this host")
+    if shard_of is not None and (tables or restore not in (None, "latest")):
+        raise ServerError("expected shard_of without tables and checkpoint: these are of the cluster joined")
 
 
 class Cluster(Members):
@@ -127,34 +158,12 @@ class Cluster(Members):
         replicas: int = 0,
         given_up: threading.Event | None = None,
     ) -> None:
-        if take_over is not None and (shard_of is None or shards != 1):
-            raise ServerError("expected take_over with shard_of and shards=1: the number of a shard of that cluster")
-        if not 1 <= shards <= MOST_SHARDS:
-            raise ServerError(f"expected 1 to {MOST_SHARDS} shards, got {shards}")
-        if restore not in (None, "latest", "checkpoint") and not Path(restore).is_file():
-            raise ServerError(
-                f'expected restore to be "latest", "checkpoint", the file of a checkpoint or None, got {restore!r}'
-            )
-        if not 0 <= replicas <= MOST_REPLICAS:
-            raise ServerError(f"expected 0 to {MOST_REPLICAS} replicas, got {replicas}")
-        if replicas and shard_of is not None:
-            raise ServerError("expected replicas without shard_of: shards that join a cluster have none")
-        self._tables = list(tables)
-        if replicas and (fleeting := [table.name for table in self._tables if not table.durable]):
-            raise ServerError(
-                f"expected durable tables with replicas, and {fleeting[0]!r} has durable=False: no replica is sent it"
-            )
-        self._announced = announce or host
-        if self._announced in ("0.0.0.0", "::"):
-            raise ServerError(
-                f"expected announce, since clients cannot connect to {self._announced}: a name of this host"
-            )
+        self._tables, self._announced = list(tables), announce or host
+        _check(self._tables, shards, self._announced, restore, shard_of, take_over, replicas)
         self._owner = os.getpid()
         self._host, self._password, self._shard_of = host, password, shard_of
         self._takes_over = take_over
         if shard_of is not None:
-            if self._tables or restore not in (None, "latest"):
-                raise ServerError("expected shard_of without tables and checkpoint: these are of the cluster joined")
             try:
                 self._password = password or ClusterAddress.of_client(shard_of).password
             except ValueError as error:
@@ -194,9 +203,7 @@ class Cluster(Members):
         try:
             self._begin(port, restore, made)
             for place, number in enumerate(self.numbers if replicas else ()):
-                behind = shards + place * replicas
-                tls_port = self._tls_port + behind if self._tls_port > 0 else self._tls_port
-                ports = port + behind if port else 0, tls_port
+                ports = self._ports(port, shards + place * replicas)
                 self._groups[number] = ShardReplicas(self, number, replicas, ports)
         except BaseException:
             self.stop(timeout=0)
@@ -274,14 +281,18 @@ class Cluster(Members):
                 self._began[number] = files[place], folders.snapshots()
                 first = folders.first_whole(self._began[number][1] if files[place] == "latest" else ())
                 folders.chain = [folders.chain[0] if first is None else first]
-                tls_port = self._tls_port + place if self._tls_port > 0 else self._tls_port
-                self.servers.append(self._start(number, port + place if port else 0, tls_port, files[place]))
+                self.servers.append(self._start(number, *self._ports(port, place), files[place]))
             entered = self._entered()
 
     @property
     def _tls_port(self) -> int:
         """Of the first shard; 0 = any, -1 = none."""
         return int(self._config.get("tls-port", -1))
+
+    def _ports(self, port: int, behind: int) -> tuple[int, int]:
+        """So many behind that of the first shard, and behind its TLS port."""
+        tls_port = self._tls_port
+        return port + behind if port else 0, tls_port + behind if tls_port > 0 else tls_port
 
     def _config_of(self, number: int, tls_port: int) -> dict[str, Any]:
         """The settings of a shard's server; a port below 0 = no TLS."""
@@ -519,7 +530,9 @@ class Cluster(Members):
         if restore is None or restore == "latest":
             return self._read_topology(), [None if restore is None else "latest"] * len(self.numbers)
         if restore != "checkpoint":
-            return self._bring_here(Path(restore), made)
+            shards = len(self.numbers)
+            before, self.numbers, files = bring_here(Path(restore), self._directory, shards, self._tables, made)
+            return before, [*files]
         own = self._directory / CHECKPOINT_FILE
         before, files = read_checkpoint(own, self._read_topology())
         if len(files) != len(self.numbers):
@@ -533,46 +546,6 @@ class Cluster(Members):
                 f"those of the other shards, or give {own} as restore, and another directory"
             )
         return before, [*files]
-
-    def _bring_here(self, manifest: Path, made: list[Path]) -> tuple[Topology, list[str | None]]:
-        """Makes the snapshots of these shards out of those of a checkpoint that is elsewhere. As many shards go on as
-        they were. Others have slots in equal parts, and new ids. `made` gets the folders that are new."""
-        shards, there = len(self.numbers), manifest.parent / FILE
-        taken = [
-            name for name in (FILE, *(f"shard-{n}" for n in range(MOST_SHARDS))) if (self._directory / name).exists()
-        ]
-        if taken:
-            raise ServerError(f"{self._directory} holds {taken[0]} already: restore {manifest} in another directory")
-        now = Topology.from_json(there.read_text()) if there.exists() else None
-        topology, files = read_checkpoint(manifest, now)
-        as_many = len(files) == shards
-        if not as_many and topology.leaving:
-            raise ServerError(
-                f"{manifest} is of shards of which one was leaving: restore it on {len(files)} shards first"
-            )
-        self.numbers = [shard.number for shard in topology.shards][:shards]
-        if len(self.numbers) < shards:
-            first = topology.next_number(shards - len(self.numbers))
-            self.numbers += range(first, first + shards - len(self.numbers))
-        name = new_name()
-        out = [folder_of(self._directory, number) / name for number in self.numbers]
-        try:
-            for file in out:
-                file.parent.mkdir(parents=True)
-                made.append(file.parent)
-            if as_many:
-                for source, file in zip(files, out, strict=True):
-                    shutil.copyfile(source, file)
-            else:
-                place = {shard.number: at for at, shard in enumerate(topology.shards)}
-                before = [place[owner] for owner in topology.owners()]
-                after = [at for at in range(shards) for _ in even_slots(at, shards)]
-                tables = {table.name: table for table in self._tables}
-                reshard(files, before, tables, self.numbers, after, out)
-                topology = replace(topology, shards=())
-        except OSError as error:
-            raise ServerError(f"the snapshots of the new shards cannot be written: {error}") from error
-        return topology, [str(file) for file in out]
 
     # ---- its end -----------------------------------------------------------------------------------------------------
 

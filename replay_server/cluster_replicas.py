@@ -426,8 +426,7 @@ class ShardReplicas(ReplicaGroup):
             is_logged = self._folders.log(first) is not None
             own = self._cluster._own_snapshots(self._shard)
             if not is_logged and (
-                all(generation != first for generation, *_ in own)
-                or self._folders.log_folder is not None
+                all(generation != first for generation, *_ in own) or self._folders.log_folder is not None
             ):
                 return
             self._folders.chain = [first]
