@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import redis
 from links import eventually, free_port
+from replicated_shards import stopped
 from test_sentinel_tables import TABLE as STEPS
 from test_sentinel_tables import Work, all_keys
 
@@ -84,19 +85,6 @@ def servers(folder: Path, table: rs.Table = TABLE, replicas: int = 1, **options:
         yield begun
     finally:
         begun.job.stop(10.0)
-
-
-@contextlib.contextmanager
-def stopped(*processes: int) -> Iterator[None]:
-    """They neither answer nor close their connections."""
-    for process in processes:
-        os.kill(process, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGCONT)
 
 
 def add(client: rs.Client, begin: int, count: int = 10) -> list[int]:
