@@ -36,7 +36,7 @@ from .cluster_address import slot_of
 from .cluster_bytes import RAGGED_VALUE_BYTES, blocks_take, rows_take
 from .cluster_deal import STEPS_MOST, in_turn, merged_order, sharing, whole_groups
 from .cluster_queue import has_order
-from .cluster_tables import share_of, whole_of
+from .cluster_tables import CHANGEABLE, share_of, whole_of
 from .commands import pack
 from .errors import ServerError
 from .selectors import Queue
@@ -53,9 +53,6 @@ _SUMS = (
     "added", "sampled", "removed", "stale_updates", "stale_items", "updates_applied", "limiter_inserts",
     "limiter_samples",
 )  # fmt: skip
-
-_CHANGEABLE = ("sampler", "remover", "rate_limiter", "max_times_sampled", "max_bytes", "max_staleness")
-"""What a table that is given may have otherwise than the one in the files. It wins, as when a server starts."""
 
 
 @dataclass(frozen=True)
@@ -264,7 +261,8 @@ def _planned(name: str, parts: dict[int, _Part], given: Table | None, shards: in
     if given is not None:
         whole = replace(whole, capacity=given.capacity)
         if given.signature == whole.signature:  # else it is refused when it starts
-            whole = replace(whole, **{name: getattr(given, name) for name in _CHANGEABLE})
+            # What is given wins over the files, as when a server starts.
+            whole = replace(whole, **{name: getattr(given, name) for name in CHANGEABLE})
     most = share_of(whole, 0, shards).capacity
     shard_of, ranks = merged_order([len(part.order) for part in parts.values()])
     left = max(0, len(shard_of) - shards * most)

@@ -15,8 +15,8 @@ _STRIDE = 0x9E3779B97F4A7C15
 """Between the seeds of shards: with equal seeds their arrivals would come at the same times, and not be independent."""
 _BOUNDLESS = 1e15
 """Samples that nobody draws."""
-_CHANGEABLE = ("sampler", "remover", "rate_limiter", "max_times_sampled", "max_bytes", "max_staleness")
-"""Of a live table, by `configure`."""
+CHANGEABLE = ("sampler", "remover", "rate_limiter", "max_times_sampled", "max_bytes", "max_staleness")
+"""Settings of a live table, by `configure`. A snapshot's table may have others than the one that is given."""
 _OF_ONE_SHARD = ("too few items", "all priorities are zero")
 """How reasons begin for which a shard by itself cannot be sampled, and the whole may be."""
 _SUMS = (
@@ -116,7 +116,7 @@ def changes_like(part: Table, like: Table, began: Table | None) -> dict[str, Any
     if is_own and least and _minimum(limiter):
         limiter = replace(limiter, min_size_to_sample=least)
     wanted = replace(like, rate_limiter=limiter)
-    changed = [name for name in _CHANGEABLE if getattr(wanted, name) != getattr(part, name)]
+    changed = [name for name in CHANGEABLE if getattr(wanted, name) != getattr(part, name)]
     return {name: -1 if (value := getattr(wanted, name)) is None else value for name in changed}
 
 
@@ -257,9 +257,8 @@ def whole_info(parts: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     whole.update({key: sum(info[key] for info in infos) for key in _SUMS if key in whole})
     whole["max_priority"] = max(info["max_priority"] for info in infos)
     whole["closed"] = all(info["closed"] for info in infos)
-    whole["closed_reason"] = next(
-        (info["closed_reason"] for info in infos if info["closed_reason"] and whole["closed"]), ""
-    )
+    reasons = [info["closed_reason"] for info in infos if info["closed_reason"]]
+    whole["closed_reason"] = reasons[0] if whole["closed"] and reasons else ""
     whole["rate_limiter"] = _described(_whole_limiter([limiters[number] for number in is_open]))
     whole["reason"] = _reason(parts, limiters)
     full = [info["reason_add"] for info in is_open.values()]
