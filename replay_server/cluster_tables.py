@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from .errors import LimitExceeded, SchemaError
-from .selectors import MinSize, Prioritized, Queue, RateLimiter, SampleToInsertRatio, Uniform
+from .selectors import LIMITERS, MinSize, Prioritized, Queue, RateLimiter, SampleToInsertRatio, Uniform, part_told
 from .table import Table
 
 _STRIDE = 0x9E3779B97F4A7C15
@@ -222,14 +222,9 @@ def _limiter_told(text: str) -> RateLimiter:
 
 
 def _described(limiter: RateLimiter) -> str:
-    """As an info has it."""
-    if isinstance(limiter, Queue):
-        return f"queue(size={limiter.size})"
-    least = f"min_size_to_sample={limiter.min_size_to_sample}"
-    if isinstance(limiter, MinSize):
-        return f"min_size({least})"
-    ratio, buffer = limiter.samples_per_insert, limiter.error_buffer
-    return f"sample_to_insert_ratio(samples_per_insert={ratio:g},{least},error_buffer={buffer:g})"
+    """As an info has it. Its numbers are not checked: a minimum of 0 may come from a client in another language."""
+    kind = next(kind for kind, limiter_type in LIMITERS.items() if type(limiter) is limiter_type)
+    return part_told({"kind": kind, **vars(limiter)})
 
 
 def _reason(parts: Mapping[int, Mapping[str, Any]], limiters: Mapping[int, RateLimiter]) -> str:
