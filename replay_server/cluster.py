@@ -115,8 +115,8 @@ class Cluster(Members):
             replica; see `docs/cluster.md`. Clients may read from replicas (READONLY). Not with `shard_of`, nor with
             tables that are not durable.
         take_over: the number of a shard of `shard_of` whose place a server here takes while clients go on, with all its
-            items and their ids, its keys, weights and gradients. They are copied first; only then does this return. Who
-            ran the former server stops it a few seconds later. `shards` must be 1.
+            items and their ids, its keys, weights and gradients. They are copied first; only then does this return. The
+            former server's supervisor stops it a few seconds later. `shards` must be 1.
         given_up: ends the start with a ServerError once it is set, and later the watch, as `stop` does, which sets it.
 
     Attributes:

@@ -432,7 +432,7 @@ class Members:
         self._own_ids[number], self._unwritten = [*others, *ids][-_MOST_IDS:], True
 
     def _note_failing(self, number: int, why: str | None) -> None:
-        """Why a shard does not serve; None: it does. Who asks for the status reads it in the folder."""
+        """Why a shard does not serve; None: it does. The folder has it, where `cluster status` reads it."""
         with self._lock:
             why = why if number in self.numbers else None  # it was taken out
             if self.failing.get(number) != why:

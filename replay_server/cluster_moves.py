@@ -67,7 +67,7 @@ def move(
     if target in topology.leaving:
         raise MoveRefused(f"shard {target} leaves the cluster: move the slots to another one")
     wanted = set(slots)
-    for begun in topology.moves:  # and interrupted: where they were to go, some of their keys are
+    for begun in topology.moves:  # interrupted before: some of their keys are at the target of then
         first, last = begun.slots
         if begun.target != target and (there := wanted.intersection(range(first, last + 1))):
             topology = move(clients, topology, there, begun.target, told)

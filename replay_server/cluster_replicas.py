@@ -321,8 +321,8 @@ class ShardReplicas(ReplicaGroup):
             )
 
     def _tell_replicas(self) -> None:
-        """Has the topology list the replicas that can be read from. Not while slots move: who moves them would have to
-        begin again, since the topology changed meanwhile."""
+        """Has the topology list the replicas that can be read from. Not while slots move: the move would have to begin
+        again, since the topology changed meanwhile."""
         places = tuple(
             place
             for number, (pid, place) in sorted(self._synced.items())

@@ -8,7 +8,7 @@ What is lost: what had not reached the replica. It first takes what the dead pri
 that is furthest ahead is promoted, so what `WAIT 1` has acknowledged is lost only where the replica that has it died
 with the primary, or is silent for too long then.
 
-Who uses this says where the files are, which replica may be promoted, and what is begun where none may.
+A subclass says where the files are, which replica may be promoted, and what is begun where none may.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ReplicaGroup(ABC):
         self._heard = [time.monotonic()] * len(self._servers)
         self._start_at: list[float | None] = [None] * len(self._servers)
 
-    # ---- what its user says ------------------------------------------------------------------------------------------
+    # ---- what a subclass says ----------------------------------------------------------------------------------------
 
     @abstractmethod
     def _start_replica(self, number: int, port: int) -> Server:

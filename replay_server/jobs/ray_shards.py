@@ -120,7 +120,7 @@ def restored_in(folder: Path, run: str, first: bool, restore: str | None, log: s
             return "latest" if there - before else told["restore"]
     except FileNotFoundError:
         pass
-    except (OSError, ValueError, KeyError) as error:  # who began empty now would lose the snapshots of this run
+    except (OSError, ValueError, KeyError) as error:  # a shard that began empty now would lose those of this run
         raise ServerError(f"{file} cannot be read ({error!r}): remove it to have the shard begin empty") from error
     if not first:  # this node's disk, and another one's had the shard's files
         restore = None
