@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .config import ConfigError, tomllib
+from .whole_file import sync_folder
 
 ALIASES = (
     ("busy-reply-threshold", "lua-time-limit"),
@@ -145,8 +146,4 @@ def replace_text(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from .errors import ServerError
+from .whole_file import sync_folder
 
 TABLE, SLOTS, ITEMS, STEPS, END, KEYS, WEIGHTS, GRADIENTS, LIBRARIES = 1, 2, 3, 4, 9, 16, 17, 18, 19
 """Kinds of records."""
@@ -142,11 +143,7 @@ class SnapshotWriter:
         os.fsync(self._file.fileno())
         self._file.close()
         self._partial.replace(self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(self._path.parent)
 
     def abandon(self) -> None:
         """Removes what was written, unless it is finished."""
