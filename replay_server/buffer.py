@@ -27,7 +27,8 @@ from .options import SampleOptions, SamplerOptions, TableChanges, exponent
 from .process_bound import Staying
 from .sampler import Sampler
 from .selectors import RateLimiter, Selector
-from .table import Table, changes_map, settings_told
+from .table import Table, changes_map
+from .table_info import settings_told
 from .table_methods import TableMethods
 from .tree import names_of
 from .updater import Updater

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from .errors import LimitExceeded, SchemaError
-from .selectors import LIMITERS, MinSize, Prioritized, Queue, RateLimiter, SampleToInsertRatio, Uniform, part_told
+from .selectors import LIMITERS, MinSize, Prioritized, Queue, RateLimiter, SampleToInsertRatio, Uniform
 from .table import Table
+from .table_info import part_told
 
 _STRIDE = 0x9E3779B97F4A7C15
 """Between the seeds of shards: with equal seeds their arrivals would come at the same times, and not be independent."""

@@ -187,13 +187,3 @@ def limiter_map(limiter: RateLimiter) -> dict[str, Any]:
             if fields[name] == 0:
                 raise SchemaError(f"{name} must be above 0, got 0")
     return fields
-
-
-def part_told(fields: Mapping[str, Any]) -> str:
-    """A sampler, remover or rate limiter of a spec as REPLAY.INFO tells it."""
-    values = {name: value for name, value in fields.items() if name != "kind" and value is not True}
-    words = [
-        f"{name}={'false' if value is False else format(value, 'g' if isinstance(value, float) else '')}"
-        for name, value in values.items()
-    ]
-    return fields["kind"] + (f"({','.join(words)})" if words else "")

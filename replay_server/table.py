@@ -27,7 +27,6 @@ from .selectors import (
     check_whole,
     limiter_map,
     part_from_map,
-    part_told,
     selector_map,
 )
 from .tree import Leaves, leaves_of, mapped, names_of, part_of, paths_under, shaped, taken_apart, tree_from, tree_of
@@ -523,27 +522,6 @@ def staleness_number(max_staleness: int | None) -> int:
         return -1
     check_whole(max_staleness, "max_staleness", -1)
     return int(max_staleness)
-
-
-def settings_told(table: Table) -> dict[str, Any]:
-    """The signature and settings as REPLAY.INFO tells them."""
-    spec = table.to_spec()
-    shown = {**table.columns, **table.step_columns}
-    return {
-        "max_times_sampled": spec["max_times_sampled"],
-        "max_bytes": spec["max_bytes"],
-        "max_staleness": spec["max_staleness"],
-        "storage": table.storage,
-        "sampler": part_told(spec["sampler"]),
-        "remover": part_told(spec["remover"]),
-        "rate_limiter": part_told(spec["rate_limiter"]),
-        "signature": "; ".join(f"{name}: {shown[name].dtype} {_shape_told(shown[name])}" for name in table.leaves),
-    }
-
-
-def _shape_told(column: Column) -> str:
-    sizes = [f"0..{column.max_length}", *column.shape[1:]] if column.ragged else column.shape
-    return f"[{','.join(map(str, sizes))}]"
 
 
 def changes_map(changes: Mapping[str, Any]) -> dict[str, Any]:
