@@ -14,6 +14,7 @@ import numpy as np
 
 from replay_server import Column, Uniform
 from replay_server.extras import needed_by
+from replay_server.tree import Leaves, leaves_of, mapped
 
 from .tables import made_table, refuse_password, restore, snapshot_of
 
@@ -26,8 +27,8 @@ AT_ONCE = 64
 
 
 class Samples(NamedTuple):
-    """What CleanRL's scripts expect of `sample`: tensors (batch, …); of observations that are dicts or tuples, these of
-    tensors."""
+    """What CleanRL's scripts expect of `sample`: tensors (batch, …). Observations that are dicts or tuples have tensors
+    in them."""
 
     observations: Any
     actions: torch.Tensor
@@ -134,14 +135,15 @@ class ReplayServerBuffer:
             if len(infos) != n_envs:
                 raise ValueError(f"infos: expected {n_envs}, one of each environment, got {len(infos)}")
             step["dones"][:, 0] *= [not info.get("TimeLimit.truncated", False) for info in infos]
-        self._waiting.append(step)
+        self._waiting.append(leaves_of(step))
         if len(self._waiting) >= AT_ONCE:
             self.flush()
 
     def flush(self) -> None:
         """Adds what waits."""
         if self._waiting:
-            self._table.add(_joined(self._waiting))
+            paths = self._waiting[0]
+            self._table.add(Leaves({path: np.concatenate([step[path] for step in self._waiting]) for path in paths}))
             self._waiting.clear()
 
     def sample(self, batch_size: int) -> Samples:
@@ -153,14 +155,7 @@ class ReplayServerBuffer:
         self.flush()
         timeout = 0 if self._settings["url"] is None else None  # in this process nobody else will add what is missing
         data = self._table.sample(batch_size, timeout=timeout).data
-        return Samples(**{name: self._tensors(data[name]) for name in self._columns})
-
-    def _tensors(self, arrays: Any) -> Any:
-        if isinstance(arrays, dict):
-            return {key: self._tensors(array) for key, array in arrays.items()}
-        if isinstance(arrays, tuple):
-            return tuple(self._tensors(array) for array in arrays)
-        return torch.as_tensor(arrays, device=self._device)
+        return Samples(**mapped(data, lambda array: torch.as_tensor(array, device=self._device)))
 
     def size(self) -> int:
         """Transitions in the buffer."""
@@ -205,7 +200,8 @@ def _rows(name: str, value: Any, column: Any, n_envs: int, *other_shapes: tuple[
         given = np.array(value)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: expected an array of shape {shape}, got what is none: {error}") from error
-    if _long_sides(given.shape) not in [_long_sides(each) for each in (shape, *((n_envs, *o) for o in other_shapes))]:
+    shapes = [shape, *((n_envs, *other) for other in other_shapes)]
+    if _long_sides(given.shape) not in map(_long_sides, shapes):
         raise ValueError(f"{name}: expected shape {shape}, got {given.shape}")
     if given.dtype.kind not in "biuf":
         raise ValueError(f"{name}: expected numbers that {column.dtype} holds, got {given.dtype}")
@@ -219,12 +215,3 @@ def _rows(name: str, value: Any, column: Any, n_envs: int, *other_shapes: tuple[
 
 def _long_sides(shape: tuple[int, ...]) -> list[int]:
     return [side for side in shape if side != 1]
-
-
-def _joined(steps: list[Any]) -> Any:
-    """The rows of several steps, one after the other."""
-    if isinstance(steps[0], dict):
-        return {key: _joined([step[key] for step in steps]) for key in steps[0]}
-    if isinstance(steps[0], tuple):
-        return tuple(_joined(list(parts)) for parts in zip(*steps, strict=True))
-    return np.concatenate(steps)
