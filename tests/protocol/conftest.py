@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
@@ -10,8 +11,11 @@ from typing import Any
 
 import pytest
 from holders import Asyncio, Driver, GivenUp, InProcess
+from keyed_samples import settings_of
 
 import replay_server as rs
+
+_numbers = itertools.count()
 
 
 class Elsewhere:
@@ -57,3 +61,18 @@ def counted(client: rs.Client) -> Callable[[], tuple[int, int]]:
         return threads, len(client.redis.client_list())
 
     return count
+
+
+@pytest.fixture
+def make_rollouts(client: rs.Client) -> Iterator[Callable[..., rs.Rollouts]]:
+    """Rollouts with those settings, of a name of their own, which are dropped after the test."""
+    made: list[rs.Rollouts] = []
+
+    def make(**settings: Any) -> rs.Rollouts:
+        made.append(rs.Rollouts(client, f"rollouts-{next(_numbers)}", **settings))
+        return made[-1]
+
+    yield make
+    for rollouts in made:  # by another object: the test may have dropped these and made them anew
+        rs.Rollouts(client, rollouts.name, **settings_of(rollouts)).drop()
+    assert not client.redis.keys("rollouts:*"), "a drop left keys behind"

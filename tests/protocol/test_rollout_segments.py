@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,6 @@ SIGNATURE = {
     "reward": rs.Column("float32"),
 }
 
-_numbers = itertools.count()
-
 
 def rows(*tokens: int) -> dict[str, Any]:
     """Tokens, and pairs that follow from them."""
@@ -31,19 +29,9 @@ def rows(*tokens: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def make(client: rs.Client) -> Iterator[Callable[..., rs.Rollouts]]:
+def make(make_rollouts: Callable[..., rs.Rollouts]) -> Callable[..., rs.Rollouts]:
     """Rollouts of their own for each test, two samples a batch unless told otherwise."""
-    made = []
-
-    def make(**settings: Any) -> rs.Rollouts:
-        given = {"signature": SIGNATURE, "group_size": 2, "groups_per_batch": 1, **settings}
-        made.append(rs.Rollouts(client, f"segments-{next(_numbers)}", **given))
-        return made[-1]
-
-    yield make
-    for rollouts in made:
-        rollouts.drop()
-    assert not client.redis.keys("rollouts:*"), "a drop left keys behind"
+    return partial(make_rollouts, signature=SIGNATURE, group_size=2, groups_per_batch=1)
 
 
 def tokens_of(batch: rs.RolloutBatch) -> list[list[int]]:

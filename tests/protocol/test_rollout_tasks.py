@@ -7,7 +7,8 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,27 +31,15 @@ TASKS = {
     "critic": rs.Task(["extra", "advantage"]),
 }
 
-_numbers = itertools.count()
-
 
 def sample(key: int) -> dict[str, Any]:
     return {"tokens": np.full(key % 5, key, np.int32)}
 
 
 @pytest.fixture
-def make(client: rs.Client) -> Iterator[Callable[..., rs.Rollouts]]:
+def make(make_rollouts: Callable[..., rs.Rollouts]) -> Callable[..., rs.Rollouts]:
     """Rollouts of their own for each test, two groups of two samples a batch unless told otherwise."""
-    made = []
-
-    def make(**settings: Any) -> rs.Rollouts:
-        given = {"signature": SIGNATURE, "group_size": 2, "groups_per_batch": 2, "tasks": TASKS, **settings}
-        made.append(rs.Rollouts(client, f"tasks-{next(_numbers)}", **given))
-        return made[-1]
-
-    yield make
-    for rollouts in made:
-        rollouts.drop()
-    assert not client.redis.keys("rollouts:*"), "a drop left keys behind"
+    return partial(make_rollouts, signature=SIGNATURE, group_size=2, groups_per_batch=2, tasks=TASKS)
 
 
 def fill(rollouts: rs.Rollouts, count: int, version: int = 0) -> list[rs.Lease]:
