@@ -41,7 +41,7 @@ PACKAGES = {
     "transfer_queue": "TransferQueue",
     "tree": "ray[rllib]",
 }
-"""Module → what brings it, of modules that no extra has: of libraries that have environments of their own."""
+"""Module → the package that has it. These modules are in no extra: their libraries get environments of their own."""
 
 
 def how_to_install(module: str | None) -> str:

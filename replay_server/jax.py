@@ -103,7 +103,7 @@ class JaxBatch(Detailed):
 
     Attributes:
         data: as in `Batch`, with JAX arrays (N, *column.shape), and a `RaggedArray` in the place of a ragged column: a
-            pytree, which `jax.jit` and `jax.tree` take. The batch is none.
+            pytree, which `jax.jit` and `jax.tree` take. The batch itself is no pytree.
         weights: float32 (N,), a JAX array.
         ids: uint64 (N,), a NumPy array, to hand back to `update_priorities`; JAX has no 64 bits unless asked for.
         probabilities: float64 (N,), a NumPy array, for the same reason.
@@ -233,7 +233,7 @@ def sampler(
         prefetch, timeout, columns, replace, coded, workers, in_flight, details: see `replay_server.Client.sampler`.
 
     Raises:
-        TypeError: the handle is none.
+        TypeError: `handle` is neither a client's table nor a `Buffer`.
         ValueError: a number is out of range, or `device` is neither a JAX device nor a sharding.
         SchemaError: there is no such column, or one holds bytes. The table is looked up for that.
     """

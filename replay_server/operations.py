@@ -57,7 +57,7 @@ def told_as(written: Any, other: Any, parameters: Callable[[list[inspect.Paramet
 
 
 def _unpickled(kind: Callable[..., T], url: str, options: dict[str, Any]) -> T:
-    """A client whose URL had a password, which its pickle has not."""
+    """A client whose pickle left the password of its URL out."""
     if not os.environ.get(PASSWORD_VARIABLE):
         raise ValueError(
             f"a client of {url} was pickled without the password of its URL, and this process has no other: set the "

@@ -1,6 +1,6 @@
 """Priorities that a device computes, sent to a table while neither the device nor the host waits for them.
 
-What is the same for every library of arrays: a library says how one of its arrays comes to the host.
+This is the same for every library of arrays. The library's own module says how an array comes to the host.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class DeviceUpdates:
     """Sends priorities from arrays of a device; a context manager, which sends the last ones.
 
     The copy to the host is asked for at once, behind what computes the priorities. It is sent by a later call, once it
-    is there; in order, and at most `MOST_UNDER_WAY` wait. On the host's own device each is sent once it is computed.
+    has arrived. Copies are sent in order, and at most `MOST_UNDER_WAY` wait. Arrays on the CPU are
+    sent once they are computed.
 
     What an update raises (see `replay_server.Client.update_priorities`), this or a later call raises.
 

@@ -214,11 +214,10 @@ class RolloutOperations(RolloutCalls):
 
         Raises:
             SchemaError: the columns do not fit the signature, a lease is named twice, or a sample has another number of
-                segments.
+                segments. Nothing is stored, and all leases stay.
             LimitExceeded: the samples have more than 32 MiB together, or one of them has with its segments; there are
-                more than 256; or the server's `maxmemory` is reached. After a lost reply they may be stored
-                nonetheless: repeat the same call.
-            Both change nothing, and all leases stay.
+                more than 256; or the server's `maxmemory` is reached. Nothing is stored, and all leases stay. After a
+                lost reply the samples may be stored nonetheless: repeat the same call.
             LeaseExpired: other workers have some of the leases by now, or their batch was trained on: the error's
                 `lost`. The other samples were stored.
         """

@@ -59,8 +59,8 @@ class Annealed(Staying):
 
     @property
     def importance_sampling_exponent(self) -> float:
-        """β of batches drawn from now on; assign to anneal it. Raises ValueError, and stays as it was, where it is no
-        number from 0 to 100."""
+        """β of batches drawn from now on; assign to anneal it. Anything but a number from 0 to 100 raises ValueError
+        and changes nothing."""
         return self._feed.importance_sampling_exponent
 
     @importance_sampling_exponent.setter
@@ -71,8 +71,8 @@ class Annealed(Staying):
 
     @property
     def policy_version(self) -> int | None:
-        """The caller's policy version, for batches drawn from now on; see `Client.sample`. Raises ValueError, and stays
-        as it was, where it is neither None nor a whole number of 64 bits."""
+        """The caller's policy version, for batches drawn from now on; see `Client.sample`. Anything but None or a whole
+        number of 64 bits raises ValueError and changes nothing."""
         return self._feed.policy_version
 
     @policy_version.setter

@@ -82,10 +82,10 @@ class TableMethods:
 
 
 def checked_handle(handle: Any) -> TableMethods:
-    """The holder of one table.
+    """The handle, which holds one table.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is neither a client's table nor a `Buffer`.
     """
     if not isinstance(handle, TableMethods):
         raise TypeError(f'expected a table, client["atari"] or an rs.Buffer, got {handle!r:.200}')

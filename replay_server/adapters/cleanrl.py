@@ -199,7 +199,7 @@ def _rows(name: str, value: Any, column: Any, n_envs: int, *other_shapes: tuple[
     try:
         given = np.array(value)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: expected an array of shape {shape}, got what is none: {error}") from error
+        raise ValueError(f"{name}: expected an array of shape {shape}, got what cannot become one: {error}") from error
     shapes = [shape, *((n_envs, *other) for other in other_shapes)]
     if _long_sides(given.shape) not in map(_long_sides, shapes):
         raise ValueError(f"{name}: expected shape {shape}, got {given.shape}")

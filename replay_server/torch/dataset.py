@@ -35,7 +35,7 @@ class IterableDataset(torch.utils.data.IterableDataset[DeviceBatch]):
             augmentation, needs `writable=True`: without it, writing may end the worker (SIGSEGV).
 
     Raises:
-        TypeError: the handle is none, or there is no such option.
+        TypeError: `handle` is neither a client's table nor a `Buffer`, or there is no such option.
         ValueError: a number is out of range.
     """
 

@@ -82,7 +82,7 @@ def sampler(
             writing to memory that is shared with the server ends the process (SIGSEGV).
 
     Raises:
-        TypeError: the handle is none.
+        TypeError: `handle` is neither a client's table nor a `Buffer`.
         ValueError: a number is out of range, or batches cannot be copied to that device.
         SchemaError: there is no such column, or one holds bytes. The table is looked up for that.
     """

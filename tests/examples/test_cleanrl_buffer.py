@@ -227,7 +227,7 @@ STEP = {
     [
         ({"obs": np.zeros((ENVS, 4))}, r"obs: expected shape \(2, 3\), got \(2, 4\)"),
         ({"next_obs": np.zeros((3, ENVS))}, r"next_obs: expected shape \(2, 3\), got \(3, 2\)"),
-        ({"obs": [[0.0], [0.0, 1.0]]}, r"obs: expected an array of shape \(2, 3\), got what is none"),
+        ({"obs": [[0.0], [0.0, 1.0]]}, r"obs: expected an array of shape \(2, 3\), got what cannot become one"),
         ({"obs": np.full((ENVS, 3), "a")}, "obs: expected numbers that float32 holds, got <U1"),
         ({"action": np.zeros(1, np.int64)}, r"action: expected shape \(2, 1\), got \(1,\)"),
         ({"action": np.full(ENVS, 0.5)}, "action: expected numbers that int64 holds, got others, of float64"),
