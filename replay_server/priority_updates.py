@@ -5,7 +5,6 @@ This is the same for every library of arrays. The library's own module says how 
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from typing import Any, Protocol
 
@@ -124,10 +123,11 @@ class UpdatingSampler(Annealed):
     def close(self, flush: bool = True) -> None:
         """Ends the sampling, waits for the copies that are under way, and sends the last priorities, unless told not
         to."""
-        with contextlib.ExitStack() as stack:
-            stack.callback(self._end)
+        try:
             if self._priorities is not None:
                 self._priorities.close(flush)
+        finally:
+            self._end()
 
     def _end(self) -> None:
         """Ends the sampling."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -40,10 +39,11 @@ class TensorSampler(UpdatingSampler):
         return replace(batch, ids=batch.ids.copy(), probabilities=batch.probabilities.copy())
 
     def _end(self) -> None:
-        with contextlib.ExitStack() as stack:
-            if self._on_device is not None:
-                stack.callback(self._on_device.close)
+        try:
             super()._end()
+        finally:
+            if self._on_device is not None:
+                self._on_device.close()
 
     def __enter__(self) -> TensorSampler:
         return self
