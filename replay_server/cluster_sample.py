@@ -231,17 +231,18 @@ class _Draw:
         told = yield from self._told()
         if closed_on_all(told):
             raise TableClosed(f"table {self.name!r} is closed on all shards, and {reason}")
-        waiting = [number for number, info in told.items() if info["waiting_add"]]
-        poor = [piece.shard.number for piece in refused if piece.shard.number not in waiting]
-        rich = [shard for shard in self.shards if shard.number in waiting]
-        if poor and rich and isinstance(limiter, SampleToInsertRatio):
+        poor = [piece.shard.number for piece in refused]
+        rich = [shard for shard in self.shards if shard.number not in poor]
+        if self.table.max_times_sampled:  # what is moved is drawn, and wears items out: only where nothing else helps
+            rich = [shard for shard in rich if told[shard.number]["waiting_add"]]
+        if rich and isinstance(limiter, SampleToInsertRatio):
             yield from self._even_out(rich, poor)
         raise _Waits(reason)
 
     def _even_out(self, rich: Sequence[Shard], poor: Sequence[int]) -> Operation[None]:
-        """Some shards hold adds back until more is sampled there, others hold this sample back until more is added
-        there, and neither may come: a lone writer's items are on one shard. So as many samples as the first count and
-        nobody uses are given back to the others, and the whole's ratio stays what it was."""
+        """Some shards hold this sample back until more is added there, which may never be: a lone writer's items are on
+        one shard, which may itself hold adds back until more is sampled. So as many samples as the others let through,
+        count and nobody uses are given back to those, and the whole's ratio stays what it was."""
         options, most = replace(self.options, replace=True, details=False), min(self.count, MOST_ARRIVALS)
         questions = [
             Question(shard, self.served[shard.number], most, (0.0, _FAR), (), options, False) for shard in rich

@@ -135,7 +135,10 @@ uint32_t table_sample_timed(struct table *table, uint32_t n, double from, double
     table->sampled += count;
     rate_limiter_sampled(&table->limiter, count);
     if (table->journal) table_journal_write(table);
-    if (most < n && count == most && arrivals->until < to)
-        rate_limiter_can_sample(&table->limiter, table->items.live, 1, &arrivals->limit);
+    if (most < n && count == most && arrivals->until < to) {
+        /* Not for want of items: the whole must have that many, not this shard. */
+        uint64_t least = table->limiter.min_size_to_sample, size = table->items.live;
+        rate_limiter_can_sample(&table->limiter, size > least ? size : least, 1, &arrivals->limit);
+    }
     return count;
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
 
@@ -158,14 +157,16 @@ def test_a_lone_writer_keeps_to_the_ratio_of_the_whole_beside_a_shard_that_was_n
     least, buffer, count = 200, 40, 8
     cluster.create_table(rs.Table("t", 5000, K, sampler=rs.Uniform(), rate_limiter=ratio(least, buffer)))
     shards[1].add("t", keys(5000, 5005))
-    used, leads, over = 0, [], threading.Event()
+    used, leads, over, held_back = 0, [], threading.Event(), threading.Event()
 
     def write() -> None:
         for key in range(5000):
-            if over.is_set():
-                return
-            with contextlib.suppress(rs.Timeout):
+            try:
                 shards[0].add("t", keys(key, key + 1), timeout=0.2)
+            except rs.Timeout:
+                held_back.set()
+                if over.is_set():
+                    return
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -176,10 +177,25 @@ def test_a_lone_writer_keeps_to_the_ratio_of_the_whole_beside_a_shard_that_was_n
     finally:
         over.set()
         writer.join()
+    assert held_back.is_set()
     # What the last sample fetched and did not use counts until the next one.
     assert least - buffer <= min(leads)
     assert max(leads) <= least + buffer + 2 * count
     assert len(cluster.sample("t", count, timeout=60)) == count
+
+
+def test_a_shard_with_few_and_heavy_items_gets_the_samples_that_the_others_have_left(cluster, shards):
+    """Nothing is added any more, and nearly all that is drawn is on shard 1, which by itself would admit 55 samples of
+    the 345 of the whole."""
+    least, buffer, count = 200, 300, 8
+    cluster.create_table(rs.Table("t", 5000, K, rate_limiter=ratio(least, buffer)))
+    shards[0].add("t", keys(0, 240), priorities=np.full(240, 0.001))
+    shards[1].add("t", keys(5000, 5005), priorities=np.full(5, 1000.0))
+    for _ in range(40):
+        assert len(cluster.sample("t", count, timeout=60)) == count
+    with pytest.raises(rs.Timeout, match="waits for inserts"):
+        for _ in range(4):
+            cluster.sample("t", count, timeout=0.2)
 
 
 @pytest.mark.parametrize("many", [True, False])
