@@ -83,16 +83,16 @@ def measured_plan(settings: ApexSettings) -> Plan:
     beside = settings.actors_on == "processes"
     transitions = transitions_an_update(settings) if beside or settings.actors_on == "ray" else 0.0
     transition_s = transition_seconds(settings) if transitions else 0.0
-    acting_s = transition_s * transitions
+    most = max(transitions, transitions_an_update(settings, settings.samples_per_insert_end_updates))
+    acting_s = transition_s * most
     device = choose_device(settings.device)
     found = choose_execution(settings, spec, functools.partial(make_learner, settings, spec, device), device, acting_s)
     cores = usable_cores()
     update_s = 1e-3 * (found.update_ms.get(str(found.way)) or 0.0)
     update_s *= settings.batch_size / max(found.rows, 1)  # a slow machine has no time to time whole batches
-    busiest_s = max(acting_s, transition_s * transitions_an_update(settings, settings.samples_per_insert_end_updates))
     return Plan(
         execution=found.as_values(),
-        actors=max(actors_for(cores, busiest_s, update_s) if acting_s else settings.actors, settings.replay_shards),
+        actors=max(actors_for(cores, acting_s, update_s) if acting_s else settings.actors, settings.replay_shards),
         acting_ms=round(1e3 * transition_s, 3),
         gives_way=giving_way.POSSIBLE
         and transitions > 0

@@ -57,13 +57,19 @@ def test_the_machine_is_measured_by_a_process_of_its_own(env):
 
 def test_actors_are_as_many_as_the_later_replay_ratio_needs(monkeypatch):
     """32 ms are acted for an update of 100 ms at first, and 128 ms later."""
-    found = Choice(Way(), 32, {str(Way()): 100.0})
-    monkeypatch.setattr(execution_choice, "choose_execution", lambda *_: found)
+    acted_s = []
+
+    def found(*arguments):
+        acted_s.append(arguments[-1])
+        return Choice(Way(), 32, {str(Way()): 100.0})
+
+    monkeypatch.setattr(execution_choice, "choose_execution", found)
     monkeypatch.setattr(plan_module, "transition_seconds", lambda _: 0.008)
     monkeypatch.setattr(plan_module, "usable_cores", lambda: 2)
     assert plan_module.measured_plan(SETTINGS).actors == 1
     later = dataclasses.replace(SETTINGS, samples_per_insert_end=2.0, samples_per_insert_end_updates=100)
     assert plan_module.measured_plan(later).actors == 2
+    assert acted_s == pytest.approx([0.032, 0.128]), "the way to do updates is chosen beside as much acting"
 
 
 @pytest.mark.parametrize(("rows", "actors"), [(8, 1), (32, 2)])
