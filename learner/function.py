@@ -126,7 +126,8 @@ def _take(request: LearnerRequest, context: FunctionContext) -> _Warm | dict[str
     warm = _warm.pop((request.server_url, request.job), None)
     if warm is not None and warm.version == request.version and warm.algorithm == request.algorithm:
         # A job that was begun anew under its old name may have a state of the same version: the token tells.
-        same = client.redis.get(names.learner_token) == token_line(warm.version, warm.token)
+        token = client.command("GET", names.learner_token, repeatable=True)
+        same = token == token_line(warm.version, warm.token)
         if same and warm.settings == dict(request.settings):
             return warm
     version, arrays = fetch_state(client, names)
@@ -166,7 +167,8 @@ def _commit(request: LearnerRequest, context: FunctionContext, learner: Learner,
         return False
     context.commit()
     context.bytes_out += _size(arrays)
-    context.client.redis.set(request.names.learner_token, token_line(learner.version, note.token))
+    token = token_line(learner.version, note.token)
+    context.client.command("SET", request.names.learner_token, token, repeatable=True)
     return True
 
 

@@ -140,7 +140,7 @@ def initialise(
         raise StateError(
             f"expected no job {names.job!r} on {client.url}, and there is one: give this one another name"
         ) from None
-    client.redis.set(names.learner_token, token_line(learner.version, note.token))
+    client.command("SET", names.learner_token, token_line(learner.version, note.token), repeatable=True)
     return learner.version
 
 

@@ -5,8 +5,13 @@ belongs to one job at a time. The claim is a key with an expiry that is renewed 
 a job that was killed is free again after `CLAIM_S`.
 
 The claim is a lock of redis-py, which renews and gives back in one step what is still this job's. A lock says nothing
-of other keys, so a job removes what it has in transactions that watch the claim: each happens while the claim is this
-job's, or not at all. A job that was stopped for too long never touches what the next owner of the name has.
+of other keys, so a job removes what it has by a script that looks at the claim first: each removal happens while the
+claim is this job's, or not at all. A job that was stopped for too long never touches what the next owner of the name
+has.
+
+A script reaches one shard, so on shards all keys of a job have the slot of the claim. The table has a part on every
+shard, out of a script's reach. There each run has a table of its own: the tables are listed first, the claim is looked
+at next, and what was listed is dropped last. The next owner begins after that look, so its table is not on the list.
 """
 
 from __future__ import annotations
@@ -25,9 +30,19 @@ from replay_server.rl.function_contract import Names
 CLAIM_S = 30
 """How long a claim holds that nobody renews, in seconds."""
 KEYS_AT_ONCE = 500
-"""Keys that one transaction removes."""
+"""Keys that one script removes."""
+REFUSALS = (rs.ReplayError, redis.exceptions.RedisError, redis.exceptions.RedisClusterException, OSError)
+"""What is raised where a server does not do what it is asked, or is away."""
 
-Command = tuple[str | bytes | int, ...]
+Command = tuple[str | bytes, ...]
+
+_IF_HELD = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call(ARGV[2], unpack(KEYS, 2))
+return 1
+"""
+"""Keys: the claim, then what a command takes. Arguments: the claim's token, the command. Answer: 1, or 0 where the
+claim is not this job's, and nothing was done."""
 
 
 class JobInUse(Exception):
@@ -82,17 +97,17 @@ class JobNameClaim:
         """Removes what the job has on the server, unless it is to be kept, and gives the name back."""
         if self._ended.is_set():
             return
-        with contextlib.suppress(rs.ReplayError, redis.exceptions.RedisError, OSError):
+        with contextlib.suppress(*REFUSALS):
             if not self._keep:
                 self._remove_job()  # This may take long: the claim is renewed meanwhile.
         self._ended.set()
         self._renewing.join(5.0)
-        with contextlib.suppress(rs.ReplayError, redis.exceptions.RedisError, OSError):
+        with contextlib.suppress(*REFUSALS):
             self._lock.release()
 
     @property
     def _key(self) -> str:
-        return f"{self._names.job}:lease"
+        return f"{self._names.prefix}:lease"
 
     def check(self) -> None:
         """Raises JobInUse where the claim has passed to another job: this one was not there to renew it in time."""
@@ -113,36 +128,33 @@ class JobNameClaim:
 
     def _renew_while_it_lives(self) -> None:
         while not self._ended.wait(CLAIM_S / 3):
-            with contextlib.suppress(rs.ReplayError, redis.exceptions.RedisError, OSError):
+            with contextlib.suppress(*REFUSALS):
                 self.renew()
 
-    def _if_held(self, *command: str | bytes | int) -> bool:
-        """Runs a command in a transaction that holds only while the claim is this job's; whether it was."""
-        with self._client.redis.pipeline() as transaction:
-            while True:
-                transaction.watch(self._key)
-                if transaction.get(self._key) != self._token.encode():
-                    return False
-                transaction.multi()
-                transaction.execute_command(*command)
-                with contextlib.suppress(redis.exceptions.WatchError):  # It was renewed, or is another's now.
-                    transaction.execute()
-                    return True
+    def _if_held(self, command: str | bytes, *names: str | bytes) -> bool:
+        """Gives a command these names, in one step with a look at the claim; whether it was this job's."""
+        keys = [self._key, *names]
+        return self._client.redis.eval(_IF_HELD, len(keys), *keys, self._token, command) == 1
 
-    def _remove_job(self) -> bool:
-        """Removes what any job of this name has on the server, the claim apart; whether the claim held to the end."""
-        return all(self._if_held(*command) for command in _removal(self._client, self._names, but=self._key))
+    def _remove_job(self) -> None:
+        """Removes what any job of this name has on the server, the claim apart, as long as the claim is this job's."""
+        names = self._names
+        tables = [each for each in self._client.tables() if names.shards and each.startswith(names.tables)]
+        if all(self._if_held(*command) for command in _removal(self._client, names, but=self._key)):
+            for table in tables:
+                with contextlib.suppress(rs.TableNotFound):  # of a job that ended before all shards had it
+                    self._client.drop_table(table)
 
 
 def _removal(client: rs.Client, names: Names, but: str) -> Iterator[Command]:
-    """Commands that remove what a job has on the server, the key `but` apart."""
-    if names.fragments in client.tables():
+    """Commands that remove what a job has on the server, the key `but` apart, and on shards the tables."""
+    if not names.shards and names.fragments in client.tables():
         yield "REPLAY.DROP", names.fragments
     yield "WEIGHTS.DEL", *names.weights
-    if gradients := [key for key in client.gradient_keys() if key.startswith(f"{names.job}:")]:
+    if gradients := [key for key in client.gradient_keys() if key.startswith(f"{names.prefix}:")]:
         yield "GRAD.DEL", *gradients
     keys: list[bytes] = []
-    for key in client.redis.scan_iter(match=f"{names.job}:*", count=1000):
+    for key in client.redis.scan_iter(match=f"{names.prefix}:*", count=1000):
         if key != but.encode():
             keys.append(key)
         if len(keys) == KEYS_AT_ONCE:

@@ -24,6 +24,7 @@ import numpy as np
 import redis.exceptions
 
 import replay_server as rs
+from replay_server.cluster_address import is_cluster_url
 from replay_server.learner.algorithms import Settings
 from replay_server.learner.checkpoint import checkpoint_to_resume
 from replay_server.learner.circular_buffer import CircularBufferSettings
@@ -36,7 +37,7 @@ from replay_server.rl.run_directory import RunDirectory, write_json
 from replay_server.serverless.asynchronous import AsynchronousRounds
 from replay_server.serverless.backends.backend import Backend, Invocation, Platform, make_platform
 from replay_server.serverless.cost import Bill
-from replay_server.serverless.job_name_claim import JobInUse, JobNameClaim
+from replay_server.serverless.job_name_claim import REFUSALS, JobInUse, JobNameClaim
 from replay_server.serverless.prices import load_prices
 from replay_server.serverless.record import RoundRecord
 from replay_server.serverless.requests import ActorPlace, Requests
@@ -52,6 +53,7 @@ from replay_server.serverless.settings import (
     make_scaler,
 )
 from replay_server.serverless.synchronous import SynchronousRounds
+from replay_server.topology import Topology
 
 SCORE_ROUNDS = 5
 """Rounds whose games are taken together to see whether the target is reached, where nothing is evaluated."""
@@ -61,7 +63,13 @@ EVALUATION_SEED = 0xE7A1
 """Mixed into the seed of evaluations, with the round: no two play the same games."""
 TABLE_FRAGMENTS = 64
 """Room that a table has at least."""
-
+LOST = (
+    redis.exceptions.ConnectionError,
+    redis.exceptions.TimeoutError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.RedisClusterException,
+)
+"""What redis-py raises where a server is away."""
 
 Clock = Callable[[RoundRecord, Sequence[Invocation]], RoundRecord]
 
@@ -115,7 +123,8 @@ class Orchestrator:
         self.bill = make_bill(settings)
         # A colon ends a job's name in its keys: with one in it, it would be among another job's (module:Env-v0).
         made_up = f"{re.sub('[^A-Za-z0-9._-]', '-', settings.env)}-{settings.seed}-{uuid.uuid4().hex[:8]}"
-        self.names = Names(settings.job or made_up)
+        shards = settings.replay_shards > 1 or is_cluster_url(settings.server)
+        self.names = Names(settings.job or made_up, uuid.uuid4().hex, shards)
         self.progress = Progress(rounds=settings.rounds)
         self.ended_by = ""
         self.final: dict[str, Any] | None = None
@@ -157,7 +166,7 @@ class Orchestrator:
         except rs.ConnectionLost:
             self.ended_by = "server lost"
             raise
-        except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
+        except LOST as error:
             self.ended_by = "server lost"
             raise rs.ConnectionLost(str(error)) from error
         except BaseException:
@@ -176,9 +185,9 @@ class Orchestrator:
         url = self._open_server(stack)
         self.run_directory.write_job("train", url)
         client = stack.enter_context(rs.Client(url, connect_timeout=2.0, socket_timeout=30.0, reconnect_timeout=2.0))
-        if self._cluster is None:  # nobody else knows of shards that the job has for itself
-            self._claim = stack.enter_context(JobNameClaim(client, self.names, settings.keep))
-        client.create_table(self._table(spec))
+        shards = _shards(client) if self.names.shards else 1
+        self._claim = stack.enter_context(JobNameClaim(client, self.names, settings.keep))
+        client.create_table(self._table(spec, shards))
         version = initialise(self.algorithm, spec, client, self.names, checkpoint)
         requests = Requests(
             self.names, settings.function_server or url, settings.algo, dataclasses.asdict(self.algorithm),
@@ -222,7 +231,7 @@ class Orchestrator:
         self._message(f"server {self._server.url} (process {self._server.pid})")
         return self._server.url
 
-    def _table(self, spec: PolicySpec) -> rs.Table:
+    def _table(self, spec: PolicySpec, shards: int) -> rs.Table:
         """On-policy: fragments are learned from by id. Off-policy: the circular buffer. Adding never waits."""
         batch = self.most_actors * self.settings.environments
         kept, passes = ROUNDS_KEPT, 0
@@ -233,7 +242,7 @@ class Orchestrator:
         return rs.Table(
             self.names.fragments,
             # A function adds to one shard, and all of a round may have chosen the same.
-            capacity=max(TABLE_FRAGMENTS, kept * batch) * self.settings.replay_shards,
+            capacity=max(TABLE_FRAGMENTS, kept * batch) * shards,
             signature=fragment_signature(self.algorithm, spec),
             sampler=rs.Fifo(),
             remover=rs.Fifo(),
@@ -396,7 +405,7 @@ class Orchestrator:
                 self._claim.renew()
                 self._claim.check()
             save_checkpoint(self.algorithm, job.client, self.names, self.run_directory.checkpoints, more)
-        except (rs.ReplayError, redis.exceptions.RedisError, OSError, StateError, JobInUse) as error:
+        except (*REFUSALS, StateError, JobInUse) as error:
             self._message(f"no checkpoint could be written: {error}")
 
     def _write_summary(self, log: RunLog) -> None:
@@ -430,6 +439,18 @@ class Orchestrator:
             "evaluations": log.evaluations,
         }
         write_json(self.run_directory.summary, summary)
+
+
+def _shards(client: rs.Client) -> int:
+    """How many shards there are. ReplayError where the servers have no topology, by which redis-py finds keys."""
+    try:
+        if shards := Topology.from_json(client.command("CLUSTER", "TOPOLOGY", repeatable=True)).shards:
+            return len(shards)
+        raise ValueError("they were told none yet")
+    except (rs.ServerError, ValueError) as error:
+        raise rs.ReplayError(
+            f"expected shards that know their topology, as those of `replay-server cluster start` do: {error}"
+        ) from error
 
 
 def make_bill(settings: TrainSettings) -> Bill:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +31,7 @@ class Requests:
     """Makes requests, encoded, of one job.
 
     Args:
+        names: of the job, with its run.
         settings: the algorithm's, as a plain map.
         environments: of each actor.
     """
@@ -40,11 +39,11 @@ class Requests:
     def __init__(
         self, names: Names, server_url: str, algorithm: str, settings: Mapping[str, Any], environments: int
     ) -> None:
-        self.names = dataclasses.replace(names, run=uuid.uuid4().hex)
+        self.names = names
         self._environments = environments
         self._common: dict[str, Any] = {
             "server_url": server_url, "job": names.job, "settings": dict(settings), "algorithm": algorithm,
-            "run": self.names.run,
+            "run": names.run,
         }  # fmt: skip
 
     def actor(

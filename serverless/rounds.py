@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-import redis.exceptions
 
 import replay_server as rs
 from replay_server.rl.function_contract import Response, decode_response
@@ -93,13 +92,13 @@ class Job:
         """An actor's fragments count: it goes on from the state after them, and the one before is of no more use."""
         place = self.place(actor)
         if place.state is not None:
-            self.client.redis.delete(place.state)
+            self.client.command("DEL", place.state, repeatable=True)
         self.places[actor] = ActorPlace(place.sequence + 1, result["state"])
 
     def refuse(self, result: Mapping[str, Any]) -> None:
         """Takes back what an actor wrote that does not count."""
         self.delete_fragments(np.frombuffer(result["fragments"], "<u8"))
-        self.client.redis.delete(result["state"])
+        self.client.command("DEL", result["state"], repeatable=True)
 
     def delete_fragments(self, ids: np.ndarray) -> None:
         """Removes fragments from the table; those that are there no more are no error."""
@@ -153,8 +152,8 @@ class Job:
         """Raises rs.ConnectionLost where the server does not answer here either."""
         self.check_server()
         try:
-            self.client.redis.ping()
-        except (redis.exceptions.RedisError, rs.ReplayError, OSError):
+            self.client.tables()  # of every shard
+        except (rs.ReplayError, OSError):
             raise rs.ConnectionLost(f"the server does not answer, and a function says: {error}") from error
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from replay_server.cluster_address import is_cluster_url
+from replay_server.cluster_address import is_cluster_url, parse_address
 from replay_server.rl.asynchronous_learning import AsynchronousLearning, asynchronous_learning
 from replay_server.rl.dashboard_process import check_dashboard
 from replay_server.rl.options import option_of, typed_values
@@ -110,10 +110,9 @@ class TrainSettings:
 
     # where
     server: str | None = None
-    """URL of a replay server that is there. Without it: the job has one of its own."""
+    """URL of a replay server that is there, or of shards. Without it: the job has one of its own."""
     replay_shards: int = 1
-    """Servers of the job's own, a process each, that hold fragments, states and weights together. Not with --server and
-    --learners async."""
+    """Servers of the job's own, a process each, that hold fragments, states and weights together. Not with --server."""
     function_server: str | None = None
     """URL under which functions reach the server, if it is another one."""
     job: str | None = None
@@ -171,17 +170,17 @@ def check_settings(settings: TrainSettings) -> None:
         raise ValueError(f"--replay-shards: expected at most {MOST_SHARDS}, got {settings.replay_shards}")
     if settings.replay_shards > 1 and settings.server is not None:
         raise ValueError("--replay-shards does not go with --server: the shards are the job's own")
-    if settings.replay_shards > 1 and settings.learners == "async":
-        raise ValueError(
-            "--replay-shards does not go with --learners async: gradients and the weights that they make change in one "
-            "step, and their keys would be on several shards"
-        )
     for name in ("server", "function_server"):
-        if is_cluster_url(getattr(settings, name)):
-            raise ValueError(
-                f"{option_of(name)}: expected the URL of one server, got that of shards: a job clears its "
-                "name in transactions, which shards have not. For shards of the job's own: --replay-shards"
-            )
+        if (url := getattr(settings, name)) is not None:
+            try:
+                parse_address(url)
+            except ValueError as error:
+                raise ValueError(f"{option_of(name)}: {error}") from None
+    if settings.function_server and is_cluster_url(settings.function_server) != is_cluster_url(settings.server):
+        raise ValueError(
+            "--function-server: expected the URL of shards (redis+cluster://…) if --server is one, and of one server "
+            "if not: functions find a job's keys by it"
+        )
     make_scaler(settings)
 
 

@@ -139,7 +139,7 @@ class SynchronousRounds:
         """Takes back work that was done and whose answer was lost on the way."""
         job = self._job
         for request in requests:
-            kept = job.client.redis.get(job.requests.names.done(request))
+            kept = job.client.command("GET", job.requests.names.done(request), repeatable=True)
             if isinstance(kept, bytes) and (result := decode_response(kept).result) is not None:
                 job.refuse(result)
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import msgpack
 
+from replay_server.cluster_address import is_cluster_url
 from replay_server.rl.field_types import check_names, check_types, plain
 
 CONTRACT = 1
@@ -39,35 +40,48 @@ class Names:
     job: str
     run: str = ""
     """As in `Request.run`: what was done for one run is not done for another."""
+    shards: bool = False
+    """Whether the server is several shards: all keys of the job are then in one slot, by a hash tag, and each run has a
+    table of its own."""
+
+    @property
+    def prefix(self) -> str:
+        """What the names of all keys begin with, before a colon."""
+        return f"{{{self.job}}}" if self.shards else self.job
 
     @property
     def policy(self) -> str:
         """Weights that actors act with, by version."""
-        return f"{self.job}:policy"
+        return f"{self.prefix}:policy"
 
     @property
     def learner(self) -> str:
         """All of a learner's state, as weights by the same version: network, optimiser, counters."""
-        return f"{self.job}:learner"
+        return f"{self.prefix}:learner"
 
     @property
     def learner_token(self) -> str:
         """Version and token of the newest learner's state (a string), by which a warm learner knows its own again."""
-        return f"{self.job}:learner:token"
+        return f"{self.prefix}:learner:token"
+
+    @property
+    def tables(self) -> str:
+        """What the names of all runs' tables begin with."""
+        return f"{self.prefix}:fragments"
 
     @property
     def fragments(self) -> str:
         """The table of fragments."""
-        return f"{self.job}:fragments"
+        return f"{self.tables}:{self.run}" if self.shards and self.run else self.tables
 
     def done(self, request: str) -> str:
         """The response to a request that is done (a string with an expiry)."""
-        return f"{self.job}:done:{self.run}:{request}" if self.run else f"{self.job}:done:{request}"
+        return f"{self.prefix}:done:{self.run}:{request}" if self.run else f"{self.prefix}:done:{request}"
 
     @property
     def gradients(self) -> str:
         """What the keys of this run's gradient queue begin with (`replay_server.rl.gradient_queue`)."""
-        return f"{self.job}:gradients:{self.run}"
+        return f"{self.prefix}:gradients:{self.run}"
 
     def history(self, version: int) -> str:
         """Weights: the policy of a version, until `HISTORY` later ones have been published."""
@@ -80,7 +94,7 @@ class Names:
 
     def state(self, attempt: str) -> str:
         """The states of an actor's environments after an attempt of its own name (a string with an expiry)."""
-        return f"{self.job}:state:{attempt}"
+        return f"{self.prefix}:state:{attempt}"
 
 
 @dataclass(frozen=True)
@@ -107,7 +121,7 @@ class Request:
 
     @property
     def names(self) -> Names:
-        return Names(self.job, self.run)
+        return Names(self.job, self.run, is_cluster_url(self.server_url))
 
     @property
     def name_in_job(self) -> str:

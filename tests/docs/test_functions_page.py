@@ -22,3 +22,6 @@ def test_numbers_kinds_and_keys_are_those_of_the_code(repository: Path) -> None:
     for key in (names.policy, names.learner, names.learner_token, names.fragments, names.done("REQUEST")):
         assert f"`{key}`" in document
     assert f"`{names.state('ATTEMPT')}`" in document
+    on_shards = Names("JOB", "RUN", shards=True)
+    assert f"`{on_shards.prefix}`" in document
+    assert f"`{on_shards.fragments}`" in document

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -75,6 +76,15 @@ def job(client: rs.Client, request: pytest.FixtureRequest) -> Iterator[Callable[
     yield make
     for each in made:
         each.collector.close()
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """Handlers that a job sets are taken back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module")

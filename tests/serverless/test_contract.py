@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replay_server.cluster_address import slot_of
 from replay_server.rl.function_contract import (
     CONTRACT,
     MESSAGE_BYTES,
@@ -21,6 +22,7 @@ from replay_server.rl.function_contract import (
     Failure,
     LearnerRequest,
     Measured,
+    Names,
     Request,
     Response,
     WarmRequest,
@@ -53,6 +55,18 @@ MEASURED = Measured("instance", 2, 1.0, 2.0, 0.5, phases={"act": 0.25}, waited_s
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda each: each.kind)
 def test_a_request_arrives_as_it_was_sent(request_: Request):
     assert decode_request(encode_request(request_)) == request_
+
+
+def test_what_a_job_has_on_shards_is_in_one_slot_but_for_the_table_which_is_the_runs():
+    request = ActorRequest(**BASE | {"server_url": "redis+cluster://h:1,h:2"}, run="first")
+    names = request.names
+    keys = [*names.weights, names.learner_token, names.gradients, names.done("r-1"), names.state("attempt")]
+    assert {slot_of(key) for key in keys} == {slot_of("job")}
+    assert names.policy == "{job}:policy"
+    assert names.fragments == "{job}:fragments:first"
+    on_one = dataclasses.replace(request, server_url="redis://h:1").names
+    assert on_one == Names("job", "first")
+    assert (on_one.policy, on_one.fragments) == ("job:policy", "job:fragments")
 
 
 @pytest.mark.parametrize(

@@ -49,15 +49,6 @@ class Forgetful(gymnasium.Env):
 gymnasium.register("Forgetful-v0", Forgetful)
 
 
-@pytest.fixture
-def signals():
-    """Handlers that a job sets are taken back."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -81,11 +72,12 @@ def signals():
         (["--price-profile", "free"], "no price profile 'free'"),
         (["--quorum", "1.5"], "--quorum: expected more than 0 and at most 1"),
         (["--job", "a*"], "--job: expected up to 100 letters"),
-        (["--server", "redis+cluster://h:1,h:2"], "--server: expected the URL of one server, got that of shards"),
+        (["--server", "redis+cluster://"], "--server: expected redis://[:password@]host:port"),
+        (["--server", "redis+cluster://h:1", "--function-server", "redis://h:1"], "--function-server: expected the URL"),
+        (["--server", "redis://h:1", "--function-server", "redis+cluster://h:1"], "--function-server: expected the URL"),
         (["--replay-shards", "0"], "--replay-shards: expected at least 1, got 0"),
         (["--replay-shards", "257"], "--replay-shards: expected at most 256, got 257"),
         (["--replay-shards", "2", "--server", "redis://h:1"], "--replay-shards does not go with --server"),
-        (["--replay-shards", "2", "--learners", "async"], "--replay-shards does not go with --learners async"),
         (["--env", "Nothing-v0"], "--env Nothing-v0: Environment `Nothing` doesn't exist"),
         (["--env", "nowhere:Nothing-v0"], "is the module's folder in PYTHONPATH?"),
         (["--env", "FrozenLake-v1"], "gymnasium.wrappers.FlattenObservation makes vectors of them"),
