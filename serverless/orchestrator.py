@@ -444,13 +444,16 @@ class Orchestrator:
 def _shards(client: rs.Client) -> int:
     """How many shards there are. ReplayError where the servers have no topology, by which redis-py finds keys."""
     try:
-        if shards := Topology.from_json(client.command("CLUSTER", "TOPOLOGY", repeatable=True)).shards:
-            return len(shards)
-        raise ValueError("they were told none yet")
-    except (rs.ServerError, ValueError) as error:
+        shards = Topology.from_json(client.command("CLUSTER", "TOPOLOGY", repeatable=True)).shards
+    except rs.ServerError as error:
+        if "cluster support disabled" not in str(error):
+            raise
+        shards = ()
+    if not shards:
         raise rs.ReplayError(
-            f"expected shards that know their topology, as those of `replay-server cluster start` do: {error}"
-        ) from error
+            "expected shards with a topology, got servers without one: start them with `replay-server cluster start`"
+        )
+    return len(shards)
 
 
 def make_bill(settings: TrainSettings) -> Bill:
