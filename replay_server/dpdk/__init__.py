@@ -1,4 +1,4 @@
-"""DPDK from Python: the EAL, its ports and its memory; and what the system says of hugepages and devices.
+"""DPDK from Python: the EAL, its ports, packets and memory; and what the system says of hugepages and devices.
 
     from replay_server import dpdk
 
@@ -14,10 +14,12 @@ docs/dpdk-bindings.md tells more.
 from .eal import Eal
 from .library import DpdkError, available, version
 from .memory import Heap, MemoryPool, MemoryZone
+from .packets import Burst, Mempool, Ring
 from .port import Link, Port, PortInfo, PortStatistics
 from .system import Device, Hugepages, devices, hugepages
 
 __all__ = [
+    "Burst",
     "Device",
     "DpdkError",
     "Eal",
@@ -26,9 +28,11 @@ __all__ = [
     "Link",
     "MemoryPool",
     "MemoryZone",
+    "Mempool",
     "Port",
     "PortInfo",
     "PortStatistics",
+    "Ring",
     "available",
     "devices",
     "hugepages",

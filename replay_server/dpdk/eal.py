@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+from collections.abc import Iterator
 from types import TracebackType
 
 from . import library
 from .library import DpdkError
 from .memory import Heap, MemoryPool, MemoryZone, heaps, memory_pools, memory_zones
+from .packets import Mempool, Ring
 from .port import Port, all_ports
 
 _PROCESSORS = ("-c", "-l", "--lcores", "--main-lcore")
@@ -75,6 +78,37 @@ class Eal:
         """Stops the port and takes its device away."""
         library.call(f"detaching {port.name}", lambda _, lib: lib.dpdk_detach(port.id))
 
+    def mempool(self, frames: int, frame_bytes: int = 2048) -> Mempool:
+        """A pool of `frames` buffers, each for a frame of up to `frame_bytes`. It lasts until `stop`."""
+        return Mempool(frames, frame_bytes)
+
+    def ring(self, name: str, size: int = 0) -> Ring:
+        """A new ring for up to `size` frames; 0 = the one of that name, which another process may have made.
+
+        Raises:
+            DpdkError: it is there already (EEXIST), or is not (ENOENT); the name is longer than 21 bytes
+                (ENAMETOOLONG).
+        """
+        return Ring(name, size)
+
+    @contextlib.contextmanager
+    def pinned(self, *processors: int) -> Iterator[None]:
+        """Has the calling thread run on these processors alone, until the block ends: for a thread that polls.
+
+        Raises:
+            DpdkError: it may not run there (EINVAL).
+        """
+        before = os.sched_getaffinity(0)
+        try:
+            with contextlib.suppress(OSError, ValueError, OverflowError):
+                os.sched_setaffinity(0, processors)
+            if os.sched_getaffinity(0) != set(processors):
+                message = f"expected some of the processors {sorted(before)}, got {list(processors)}"
+                raise DpdkError(message, errno.EINVAL)
+            yield
+        finally:
+            os.sched_setaffinity(0, before)
+
     def heaps(self) -> list[Heap]:
         """DPDK's heap on each memory node."""
         return heaps()
@@ -92,7 +126,10 @@ class Eal:
         return library.log()
 
     def stop(self) -> None:
-        """Takes all ports away, unless they are another process's, and stops DPDK. A second call does nothing."""
+        """Takes all ports away, unless they are another process's, and stops DPDK. A second call does nothing.
+
+        Bursts cannot be used any more. Arrays on frames can: as long as there are any, the memory stays.
+        """
         if not library.running():
             return
         try:

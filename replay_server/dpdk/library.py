@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import operator
 import os
 import threading
 from collections.abc import Callable
@@ -128,6 +129,18 @@ def start(arguments: list[str]) -> None:
         _started_in = os.getpid()
         _check(status, f"starting the EAL with {' '.join(arguments)}", before)
         _running = True
+
+
+def bounded(name: str, value: int, least: int, most: int) -> int:
+    """A whole number from `least` to `most`.
+
+    Raises:
+        DpdkError: it is another (EINVAL).
+    """
+    number = operator.index(value)
+    if not least <= number <= most:
+        raise DpdkError(f"expected {name} of {least} to {most}, got {number}", errno.EINVAL)
+    return number
 
 
 def running() -> bool:

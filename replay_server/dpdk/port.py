@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Sequence
+import ipaddress
+import socket
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .library import DpdkError, binding, call, listed, text
+import numpy as np
+
+from .library import DpdkError, binding, bounded, call, listed, text
+from .packets import Burst, Mempool, allocate, new_burst
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,8 @@ class PortInfo:
         mtu_min, mtu_max: bytes of IP.
         receive_queues, transmit_queues: configured. With _max: what the device has.
         receive_offloads, transmit_offloads: what the device can, by DPDK's names: "TCP_CKSUM", "TCP_TSO", "MULTI_SEGS".
+        rss: what it can spread frames over its queues by: "ip", "tcp", "udp".
+        pool: that it receives into, as in `Eal.memory_pools`; "" before the first start.
     """
 
     name: str
@@ -42,6 +49,8 @@ class PortInfo:
     transmit_queues_max: int
     receive_offloads: tuple[str, ...]
     transmit_offloads: tuple[str, ...]
+    rss: tuple[str, ...]
+    pool: str
 
 
 @dataclass(frozen=True)
@@ -82,24 +91,43 @@ class PortStatistics:
 
 
 _UNKNOWN_SPEED = 0xFFFFFFFF
+_PROTOCOLS = {"": 0, "tcp": socket.IPPROTO_TCP, "udp": socket.IPPROTO_UDP}
 
 
-def _offload_names(bits: int, transmit: bool) -> tuple[str, ...]:
+def _receive_offload(lib: Any, bit: int) -> Any:
+    return lib.dpdk_offload_name(False, bit)
+
+
+def _transmit_offload(lib: Any, bit: int) -> Any:
+    return lib.dpdk_offload_name(True, bit)
+
+
+def _rss(lib: Any, bit: int) -> Any:
+    return lib.dpdk_rss_name(bit)
+
+
+def _names(bits: int, name_of: Callable[[Any, int], Any]) -> dict[str, int]:
+    """The bits that are set, by their names."""
     ffi, lib = binding()
-    set_bits = [bit for bit in range(64) if bits >> bit & 1]
-    return tuple(ffi.string(lib.dpdk_offload_name(transmit, bit)).decode() for bit in set_bits)
+    return {ffi.string(name_of(lib, bit)).decode(): 1 << bit for bit in range(64) if bits >> bit & 1}
 
 
-def _offload_bits(names: Iterable[str], able: int, transmit: bool, port: str) -> int:
-    ffi, lib = binding()
-    bits = {ffi.string(lib.dpdk_offload_name(transmit, bit)).decode(): bit for bit in range(64) if able >> bit & 1}
-    wanted = 0
-    for name in names:
+def _bits(wanted: Iterable[str], able: int, name_of: Callable[[Any, int], Any], no: str) -> int:
+    bits, chosen = _names(able, name_of), 0
+    for name in wanted:
         if name not in bits:
-            kind = "transmit" if transmit else "receive"
-            raise DpdkError(f"{port} has no {kind} offload {name!r}; it has {sorted(bits)}", errno.ENOTSUP)
-        wanted |= 1 << bits[name]
-    return wanted
+            raise DpdkError(f"{no} {name!r}; it has {sorted(bits)}", errno.ENOTSUP)
+        chosen |= bits[name]
+    return chosen
+
+
+def _network(address: str) -> tuple[int, int]:
+    """Address and mask, as numbers."""
+    try:
+        network = ipaddress.IPv4Network(address)
+    except ValueError as error:
+        raise DpdkError(f"expected an IPv4 address or network, got {address!r} ({error})", errno.EINVAL) from error
+    return int(network.network_address), int(network.netmask)
 
 
 class Port:
@@ -140,8 +168,10 @@ class Port:
             transmit_queues=raw.transmit_queues,
             receive_queues_max=raw.receive_queues_max,
             transmit_queues_max=raw.transmit_queues_max,
-            receive_offloads=_offload_names(raw.receive_offloads, transmit=False),
-            transmit_offloads=_offload_names(raw.transmit_offloads, transmit=True),
+            receive_offloads=tuple(_names(raw.receive_offloads, _receive_offload)),
+            transmit_offloads=tuple(_names(raw.transmit_offloads, _transmit_offload)),
+            rss=tuple(_names(raw.rss, _rss)),
+            pool=text(raw.pool),
         )
 
     def link(self) -> Link:
@@ -176,8 +206,11 @@ class Port:
         transmit_descriptors: int = 0,
         mtu: int = 0,
         buffers: int = 0,
+        pool: Mempool | None = None,
         receive_offloads: Iterable[str] = (),
         transmit_offloads: Iterable[str] = (),
+        rss: Iterable[str] = (),
+        promiscuous: bool = False,
     ) -> None:
         """Configures the port and starts it.
 
@@ -186,18 +219,34 @@ class Port:
             receive_descriptors, transmit_descriptors: of each queue; 0 = 512, or what the driver allows next to it.
             mtu: bytes of IP; 0 = as it is.
             buffers: for frames, in the port's own pool; 0 = 4095.
+            pool: for frames, in place of the port's own.
             receive_offloads, transmit_offloads: names out of those of `info`.
+            rss: what the device spreads frames over the receive queues by, out of `info().rss`: frames between the same
+                addresses ("ip") or of the same connection ("tcp", "udp") come to the same queue.
+            promiscuous: takes frames that are addressed to others, too; a mirror port must.
 
         Raises:
-            DpdkError: the driver refused, an offload is not the device's, or there is no memory for the buffers.
+            DpdkError: the driver refused, an offload or a kind of RSS is not the device's (ENOTSUP), there is no memory
+                for the buffers, or the port runs, or its pool is too small and somebody holds frames of it (EBUSY).
         """
-        able = self._raw_info()
+        if buffers and pool:
+            raise DpdkError("expected buffers, which the port's own pool has, or a pool, got both", errno.EINVAL)
+        able, transmit_offloads = self._raw_info(), tuple(transmit_offloads)
+        if "MBUF_FAST_FREE" in transmit_offloads:
+            raise DpdkError("MBUF_FAST_FREE frees frames that arrays still show: leave it out", errno.ENOTSUP)
+        no = f"{self.name} has no"
         settings = binding()[0].new("struct dpdk_port_settings *")
         settings.receive_queues, settings.transmit_queues = receive_queues, transmit_queues
         settings.receive_descriptors, settings.transmit_descriptors = receive_descriptors, transmit_descriptors
-        settings.mtu, settings.buffers = mtu, buffers
-        settings.receive_offloads = _offload_bits(receive_offloads, able.receive_offloads, False, self.name)
-        settings.transmit_offloads = _offload_bits(transmit_offloads, able.transmit_offloads, True, self.name)
+        settings.mtu, settings.buffers, settings.promiscuous = mtu, buffers, promiscuous
+        settings.pool = pool.name.encode() if pool else b""
+        settings.receive_offloads = _bits(
+            receive_offloads, able.receive_offloads, _receive_offload, f"{no} receive offload"
+        )
+        settings.transmit_offloads = _bits(
+            transmit_offloads, able.transmit_offloads, _transmit_offload, f"{no} transmit offload"
+        )
+        settings.rss = _bits(rss, able.rss, _rss, f"{no} RSS by")
         call(f"starting {self.name}", lambda _, lib: lib.dpdk_port_start(self.id, settings))
 
     def stop(self) -> None:
@@ -229,27 +278,96 @@ class Port:
         """Sets `extended_statistics` to zero."""
         call(f"resetting {self.name}", lambda _, lib: lib.dpdk_port_reset_extended(self.id))
 
+    def rx_burst(self, limit: int = 64, queue: int = 0) -> Burst:
+        """The frames that wait in a queue, at most `limit` (1 to 1,024); an empty burst where there are none.
+
+        Release it soon (`with port.rx_burst() as burst:`): a device whose pool is empty drops what comes.
+        """
+        bounded("queue", queue, 0, 65_535)
+        return new_burst(limit)._fill(
+            f"receiving on {self.name}",
+            lambda lib, frames, lengths, room: lib.dpdk_port_rx_burst(self.id, queue, frames, lengths, room),
+        )
+
+    def tx_burst(self, burst: Burst, queue: int = 0) -> int:
+        """Sends the burst's frames, the first ones, as far as the device takes them; returns how many.
+
+        The others stay in the burst, for another try.
+        """
+        bounded("queue", queue, 0, 65_535)
+
+        def send(lib: Any, frames: Any, count: int) -> int:
+            sent = lib.dpdk_port_tx_burst(self.id, queue, frames, count)
+            if sent == -errno.EMSGSIZE:
+                message = "a frame lies in several buffers: start the port with transmit_offloads=['MULTI_SEGS']"
+                raise DpdkError(f"sending on {self.name}: {message}", errno.EMSGSIZE)
+            return sent
+
+        return burst._give(f"sending on {self.name}", send)
+
     def send(self, frames: Sequence[bytes], queue: int = 0) -> int:
         """Sends whole Ethernet frames, without their checksum. Returns how many the device took, the first of them.
 
         For trials and tests, not for speed: each frame is copied.
         """
-        ffi, _ = binding()
-        data, lengths = b"".join(frames), ffi.new("uint32_t[]", [len(frame) for frame in frames])
-        return call(
-            f"sending on {self.name}",
-            lambda ffi, lib: lib.dpdk_port_send(self.id, queue, ffi.from_buffer(data), lengths, len(frames)),
-        )
+        if not frames:
+            return 0
+        doing, pool = f"sending on {self.name}", self.info().pool
+        if not pool:
+            raise DpdkError(f"{doing}: the port has not been started", errno.ENETDOWN)
+        with allocate(doing, pool, [len(frame) for frame in frames]) as burst:
+            for index, frame in enumerate(frames):
+                burst[index][:] = np.frombuffer(frame, np.uint8)
+            return self.tx_burst(burst, queue)
 
     def receive(self, limit: int = 32, queue: int = 0, frame_bytes: int = 9216) -> list[bytes]:
         """The frames that wait, at most `limit`; none where there are none. Each is copied, cut at `frame_bytes`."""
-        ffi, _ = binding()
-        frames, lengths = ffi.new("uint8_t[]", max(1, limit * frame_bytes)), ffi.new("uint32_t[]", max(1, limit))
-        count = call(
-            f"receiving on {self.name}",
-            lambda _, lib: lib.dpdk_port_receive(self.id, queue, frames, frame_bytes, lengths, limit),
-        )
-        return [bytes(ffi.buffer(frames + at * frame_bytes, lengths[at])) for at in range(count)]
+        with self.rx_burst(limit, queue) as burst:
+            copies = zip(burst.copy(frame_bytes), burst.lengths, strict=True)
+            return [copied[:length].tobytes() for copied, length in copies]
+
+    def add_flow(
+        self,
+        queue: int | None,
+        *,
+        ether_type: int = 0,
+        source: str = "0.0.0.0/0",
+        destination: str = "0.0.0.0/0",
+        protocol: str = "",
+        source_port: int = 0,
+        destination_port: int = 0,
+    ) -> None:
+        """Has the device put the frames that match into a queue, or drop them, by DPDK's rte_flow.
+
+        The port must run. Flows last until `clear_flows` or `Eal.detach`.
+
+        Args:
+            queue: that they go to; None = they are dropped.
+            ether_type: 0x0806 is ARP's; 0 = any.
+            source, destination: IPv4 addresses or networks: "10.0.0.0/8".
+            protocol: "tcp", "udp", or "" = any.
+            source_port, destination_port: of that protocol; 0 = any.
+
+        Raises:
+            DpdkError: the device cannot, and the message holds its driver's reason; or this is no flow (EINVAL).
+        """
+        flow = binding()[0].new("struct dpdk_flow *")
+        flow.queue = -1 if queue is None else bounded("queue", queue, 0, 65_535)
+        flow.ether_type = bounded("ether_type", ether_type, 0, 65_535)
+        flow.source, flow.source_mask = _network(source)
+        flow.destination, flow.destination_mask = _network(destination)
+        if protocol not in _PROTOCOLS:
+            raise DpdkError(f"expected protocol 'tcp', 'udp' or '', got {protocol!r}", errno.EINVAL)
+        flow.protocol = _PROTOCOLS[protocol]
+        flow.source_port = bounded("source_port", source_port, 0, 65_535)
+        flow.destination_port = bounded("destination_port", destination_port, 0, 65_535)
+        if (source_port or destination_port) and not protocol:
+            raise DpdkError("expected protocol 'tcp' or 'udp' beside a port, got ''", errno.EINVAL)
+        call(f"adding a flow to {self.name}", lambda _, lib: lib.dpdk_port_add_flow(self.id, flow))
+
+    def clear_flows(self) -> None:
+        """Takes all flows away."""
+        call(f"clearing the flows of {self.name}", lambda _, lib: lib.dpdk_port_clear_flows(self.id))
 
 
 def all_ports() -> list[Port]:

@@ -1,18 +1,13 @@
-"""replay_server.dpdk on virtual devices: each test in a process of its own, for DPDK starts once in one, and off the
-machine's network."""
+"""replay_server.dpdk on virtual devices: the EAL, ports and memory."""
 
 from __future__ import annotations
 
-import functools
 import os
 import re
-import subprocess
-import sys
-import tempfile
-import textwrap
 from pathlib import Path
 
 import pytest
+from eal_processes import run
 
 from replay_server import dpdk
 
@@ -20,50 +15,6 @@ pytestmark = [
     pytest.mark.dpdk,
     pytest.mark.skipif(not dpdk.available(), reason="built without DPDK (apt-get install libdpdk-dev)"),
 ]
-
-PREAMBLE = """
-import errno, os, subprocess, time
-from replay_server import dpdk
-
-BASE = ["--no-huge", "-m", "64", "--no-pci", "--file-prefix", f"replay-test-{os.getpid()}"]
-
-def ip(*arguments):
-    return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout
-
-def refused(error_number, words, use):
-    try:
-        use()
-    except dpdk.DpdkError as error:
-        assert error.errno == error_number and words in str(error), (error.errno, str(error))
-    else:
-        raise AssertionError(f"not refused: {words}")
-
-def until(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.01)
-    raise AssertionError("not in time")
-"""
-
-
-@functools.cache
-def namespaces_are_allowed() -> bool:
-    return subprocess.run(["unshare", "-rn", "true"], capture_output=True, timeout=60).returncode == 0
-
-
-def run(code: str) -> str:
-    """What it prints."""
-    if not namespaces_are_allowed():
-        pytest.skip("needs network namespaces (unshare -rn)")
-    command = ["unshare", "-rn", sys.executable, "-c", PREAMBLE + textwrap.dedent(code)]
-    with tempfile.TemporaryDirectory(prefix="replay-test-") as folder:
-        environment = {**os.environ, "RUNTIME_DIRECTORY": folder}
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
-    assert result.returncode == 0, f"exit status {result.returncode}\n{result.stdout[-3000:]}\n{result.stderr[-3000:]}"
-    return result.stdout
 
 
 def test_a_null_port_is_described_and_counts() -> None:
@@ -75,9 +26,11 @@ def test_a_null_port_is_described_and_counts() -> None:
         info = port.info()
         assert (port.name, info.name, info.driver, info.bus) == ("net_null0", "net_null0", "net_null", "vdev"), info
         assert info.receive_queues_max >= 1 and info.interface == "" and info.mtu_max > 1500
+        assert info.pool == "" and info.rss == ("ip", "tcp", "udp"), info
         assert len(info.mac.split(":")) == 6
         assert not port.link().up
         port.start(buffers=511)
+        assert port.info().pool == eal.memory_pools()[0].name
         assert port.link().up and port.link().speed_mbps == 10_000 and port.link().full_duplex
         assert [len(frame) for frame in port.receive(limit=40)] == [100] * 40
         assert port.send([bytes(60), bytes(1500)]) == 2
@@ -269,6 +222,8 @@ def test_a_second_process_reads_the_first_ones_ports() -> None:
             path.unlink()
 
 
-def test_the_example_of_the_document_runs(repository: Path) -> None:
-    [example] = re.findall(r"```python\n(.*?)```", (repository / "docs/dpdk-bindings.md").read_text(), re.DOTALL)
-    run(example)
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_examples_of_the_document_run(repository: Path, place: int) -> None:
+    examples = re.findall(r"```python\n(.*?)```", (repository / "docs/dpdk-bindings.md").read_text(), re.DOTALL)
+    assert len(examples) == 2
+    run(examples[place])

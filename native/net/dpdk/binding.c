@@ -15,24 +15,18 @@
 #include <rte_lcore.h>
 #include <rte_log.h>
 #include <rte_malloc.h>
-#include <rte_mbuf.h>
 #include <rte_mempool.h>
 #include <rte_memzone.h>
 #include <rte_version.h>
 
 #include "base/memory.h"
+#include "net/dpdk/packets.h"
 #include "net/dpdk/start.h"
 
-#define BURST_FRAMES 32
 #define LOG_BYTES 16384u
 
 static void set_text(char *out, const char *text) {
     snprintf(out, DPDK_TEXT_BYTES, "%s", text ? text : "");
-}
-
-/* DPDK's functions say -1 and set rte_errno, or return the error itself. */
-static int from_rte_errno(void) {
-    return rte_errno > 0 ? -rte_errno : -EIO;
 }
 
 /* ---- log ---- */
@@ -89,12 +83,14 @@ int dpdk_start(int count, char **arguments) {
     cpu_set_t processors;
     int known = pthread_getaffinity_np(pthread_self(), sizeof processors, &processors);
     int status = start_eal(count, arguments);
-    if (status < 0) status = from_rte_errno();
+    if (status < 0) status = packets_rte_errno();
     if (known == 0) pthread_setaffinity_np(pthread_self(), sizeof processors, &processors);
+    if (status >= 0) packets_begin();
     return status;
 }
 
 int dpdk_stop(void) {
+    if (packets_are_held()) return 0; /* the end of the process frees the memory: arrays lie in it */
     return rte_eal_cleanup();
 }
 
@@ -135,12 +131,14 @@ int dpdk_port_info(uint16_t port, struct dpdk_port_info *info) {
     info->node = rte_eth_dev_socket_id(port);
     info->mtu_min = device.min_mtu;
     info->mtu_max = device.max_mtu;
+    set_text(info->pool, packets_pool(port));
     info->receive_queues_max = device.max_rx_queues;
     info->transmit_queues_max = device.max_tx_queues;
     info->receive_queues = device.nb_rx_queues;
     info->transmit_queues = device.nb_tx_queues;
     info->receive_offloads = device.rx_offload_capa;
     info->transmit_offloads = device.tx_offload_capa;
+    info->rss = packets_rss(&device);
     return 0;
 }
 
@@ -169,72 +167,6 @@ int dpdk_port_mtu(uint16_t port) {
 
 int dpdk_port_set_mtu(uint16_t port, uint16_t mtu) {
     return rte_eth_dev_set_mtu(port, mtu);
-}
-
-static struct rte_mempool *pool_of(uint16_t port) {
-    char name[RTE_MEMPOOL_NAMESIZE];
-    snprintf(name, sizeof name, "replay_port_%u", port);
-    return rte_mempool_lookup(name);
-}
-
-/* The pool of the frames of one port, one frame a buffer. It stays when the port is stopped, and is used again where it
- * fits. */
-static struct rte_mempool *pool_for(uint16_t port, const struct dpdk_port_settings *settings, uint16_t mtu) {
-    uint32_t buffers = settings->buffers ? settings->buffers : 4095;
-    uint32_t bytes = mtu + 128u + RTE_PKTMBUF_HEADROOM;
-    bytes = bytes > RTE_MBUF_DEFAULT_BUF_SIZE ? bytes : RTE_MBUF_DEFAULT_BUF_SIZE;
-    struct rte_mempool *pool = pool_of(port);
-    if (pool && pool->size >= buffers && rte_pktmbuf_data_room_size(pool) >= bytes) return pool;
-    rte_mempool_free(pool);
-    char name[RTE_MEMPOOL_NAMESIZE];
-    snprintf(name, sizeof name, "replay_port_%u", port);
-    bytes = bytes < UINT16_MAX ? bytes : UINT16_MAX;
-    return rte_pktmbuf_pool_create(name, buffers, buffers >= 1024 ? 128 : 0, 0, (uint16_t)bytes,
-                                   rte_eth_dev_socket_id(port));
-}
-
-static int set_up_queues(uint16_t port, const struct rte_eth_dev_info *device,
-                         const struct dpdk_port_settings *settings, struct rte_mempool *pool, uint16_t receive_queues,
-                         uint16_t transmit_queues) {
-    uint16_t receive_descriptors = settings->receive_descriptors ? settings->receive_descriptors : 512;
-    uint16_t transmit_descriptors = settings->transmit_descriptors ? settings->transmit_descriptors : 512;
-    int status = rte_eth_dev_adjust_nb_rx_tx_desc(port, &receive_descriptors, &transmit_descriptors);
-    unsigned node = (unsigned)rte_eth_dev_socket_id(port);
-    struct rte_eth_rxconf receive = device->default_rxconf;
-    receive.offloads = settings->receive_offloads;
-    for (uint16_t queue = 0; queue < receive_queues && status == 0; queue++)
-        status = rte_eth_rx_queue_setup(port, queue, receive_descriptors, node, &receive, pool);
-    struct rte_eth_txconf transmit = device->default_txconf;
-    transmit.offloads = settings->transmit_offloads;
-    for (uint16_t queue = 0; queue < transmit_queues && status == 0; queue++)
-        status = rte_eth_tx_queue_setup(port, queue, transmit_descriptors, node, &transmit);
-    return status;
-}
-
-int dpdk_port_start(uint16_t port, const struct dpdk_port_settings *settings) {
-    struct rte_eth_dev_info device;
-    int status = rte_eth_dev_info_get(port, &device);
-    if (status != 0) return status;
-    uint16_t mtu = settings->mtu;
-    if (!mtu && rte_eth_dev_get_mtu(port, &mtu) != 0) mtu = RTE_ETHER_MTU;
-    uint16_t receive_queues = settings->receive_queues ? settings->receive_queues : 1;
-    uint16_t transmit_queues = settings->transmit_queues ? settings->transmit_queues : 1;
-    struct rte_eth_conf configuration;
-    memset(&configuration, 0, sizeof configuration);
-    configuration.rxmode.offloads = settings->receive_offloads;
-    configuration.txmode.offloads = settings->transmit_offloads;
-    configuration.rxmode.mtu = mtu;
-    status = rte_eth_dev_configure(port, receive_queues, transmit_queues, &configuration);
-    if (status != 0) return status;
-    struct rte_mempool *pool = pool_for(port, settings, mtu);
-    if (!pool) return from_rte_errno();
-    status = set_up_queues(port, &device, settings, pool, receive_queues, transmit_queues);
-    if (status == 0 && settings->mtu) status = rte_eth_dev_set_mtu(port, settings->mtu);
-    return status == 0 ? rte_eth_dev_start(port) : status;
-}
-
-int dpdk_port_stop(uint16_t port) {
-    return rte_eth_dev_stop(port);
 }
 
 int dpdk_port_statistics(uint16_t port, struct dpdk_statistics *statistics) {
@@ -289,60 +221,6 @@ const char *dpdk_offload_name(bool transmit, int bit) {
     return transmit ? rte_eth_dev_tx_offload_name(offload) : rte_eth_dev_rx_offload_name(offload);
 }
 
-int dpdk_port_send(uint16_t port, uint16_t queue, const uint8_t *frames, const uint32_t *lengths, int count) {
-    struct rte_mempool *pool = pool_of(port);
-    struct rte_eth_dev_info device;
-    int status = rte_eth_dev_info_get(port, &device);
-    if (status != 0 || !pool || queue >= device.nb_tx_queues) return status != 0 ? status : pool ? -EINVAL : -ENETDOWN;
-    int sent = 0;
-    while (sent < count) {
-        struct rte_mbuf *mbuf = rte_pktmbuf_alloc(pool);
-        char *room = mbuf && lengths[sent] <= UINT16_MAX ? rte_pktmbuf_append(mbuf, (uint16_t)lengths[sent]) : NULL;
-        if (!room) {
-            rte_pktmbuf_free(mbuf);
-            return sent ? sent : mbuf ? -EMSGSIZE : -ENOBUFS;
-        }
-        memcpy(room, frames, lengths[sent]);
-        if (rte_eth_tx_burst(port, queue, &mbuf, 1) == 0) {
-            rte_pktmbuf_free(mbuf);
-            break;
-        }
-        frames += lengths[sent++];
-    }
-    return sent;
-}
-
-/* The bytes of a frame, which may lie in several buffers; returns how many were copied. */
-static uint32_t copy_frame(const struct rte_mbuf *mbuf, uint8_t *to, uint32_t capacity) {
-    uint32_t copied = 0;
-    for (const struct rte_mbuf *part = mbuf; part && copied < capacity; part = part->next) {
-        uint32_t length = part->data_len < capacity - copied ? part->data_len : capacity - copied;
-        memcpy(to + copied, rte_pktmbuf_mtod(part, const uint8_t *), length);
-        copied += length;
-    }
-    return copied;
-}
-
-int dpdk_port_receive(uint16_t port, uint16_t queue, uint8_t *frames, uint32_t frame_bytes, uint32_t *lengths,
-                      int count) {
-    struct rte_eth_dev_info device;
-    int status = rte_eth_dev_info_get(port, &device);
-    if (status != 0 || queue >= device.nb_rx_queues)
-        return status != 0 ? status : device.nb_rx_queues ? -EINVAL : -ENETDOWN;
-    int received = 0;
-    while (received < count) {
-        struct rte_mbuf *burst[BURST_FRAMES];
-        int wanted = count - received < BURST_FRAMES ? count - received : BURST_FRAMES;
-        int came = rte_eth_rx_burst(port, queue, burst, (uint16_t)wanted);
-        for (int at = 0; at < came; at++, received++) {
-            lengths[received] = copy_frame(burst[at], frames + (size_t)received * frame_bytes, frame_bytes);
-            rte_pktmbuf_free(burst[at]);
-        }
-        if (came == 0) break;
-    }
-    return received;
-}
-
 int dpdk_attach(const char *device) {
     int status = rte_dev_probe(device);
     if (status != 0) return status;
@@ -359,10 +237,10 @@ int dpdk_detach(uint16_t port) {
     struct rte_eth_dev_info device;
     int status = rte_eth_dev_info_get(port, &device);
     if (status != 0) return status;
-    struct rte_mempool *pool = pool_of(port);
+    packets_stop(port);
     rte_eth_dev_stop(port);
     status = rte_eth_dev_close(port);
-    rte_mempool_free(pool);
+    packets_forget(port);
     return status != 0 ? status : rte_dev_remove(device.device);
 }
 

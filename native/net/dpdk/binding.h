@@ -29,12 +29,14 @@ struct dpdk_port_info {
     char bus[DPDK_TEXT_BYTES];
     char bus_information[DPDK_TEXT_BYTES];
     char interface[DPDK_TEXT_BYTES]; /* of the kernel, where the port is bound to one */
+    char pool[DPDK_TEXT_BYTES]; /* that it receives into; "" before its first start */
     uint8_t mac[6];
     int32_t node; /* of memory, −1: none */
     uint16_t mtu_min, mtu_max;
     uint16_t receive_queues_max, transmit_queues_max;
     uint16_t receive_queues, transmit_queues;
     uint64_t receive_offloads, transmit_offloads; /* bits, see dpdk_offload_name */
+    uint64_t rss; /* bits, see dpdk_rss_name */
 };
 
 struct dpdk_link {
@@ -50,7 +52,10 @@ struct dpdk_port_settings {
     uint16_t receive_descriptors, transmit_descriptors;
     uint16_t mtu;
     uint32_t buffers; /* of frames, in the port's own pool */
+    char pool[DPDK_TEXT_BYTES]; /* in place of its own: the name of one of dpdk_pool_create */
     uint64_t receive_offloads, transmit_offloads;
+    uint64_t rss; /* what frames are spread over the queues by; 0: they are not spread */
+    bool promiscuous; /* takes frames that are addressed to others, too */
 };
 
 struct dpdk_statistics {
@@ -70,7 +75,7 @@ int dpdk_port_link(uint16_t port, struct dpdk_link *link); /* does not wait for 
 int dpdk_port_set_link(uint16_t port, bool up);
 int dpdk_port_mtu(uint16_t port); /* bytes of IP */
 int dpdk_port_set_mtu(uint16_t port, uint16_t mtu);
-/* Configures queues and pool, then starts. */
+/* Configures queues and pool, then starts. -EBUSY: it runs, or its pool is too small and somebody holds frames of it. */
 int dpdk_port_start(uint16_t port, const struct dpdk_port_settings *settings);
 int dpdk_port_stop(uint16_t port);
 int dpdk_port_statistics(uint16_t port, struct dpdk_statistics *statistics);
@@ -79,16 +84,53 @@ int dpdk_port_extended(uint16_t port, struct dpdk_counter *counters, int capacit
 int dpdk_port_reset_extended(uint16_t port);
 /* The name of an offload's bit, "UNKNOWN" where it is none. */
 const char *dpdk_offload_name(bool transmit, int bit);
-/* Whole frames, from Ethernet's header, one behind the other; returns how many the device took. */
-int dpdk_port_send(uint16_t port, uint16_t queue, const uint8_t *frames, const uint32_t *lengths, int count);
-/* At most `count` frames of at most `frame_bytes` each, at multiples of `frame_bytes`; longer ones are cut. */
-int dpdk_port_receive(uint16_t port, uint16_t queue, uint8_t *frames, uint32_t frame_bytes, uint32_t *lengths,
-                      int count);
+/* The name of a kind of spreading, "UNKNOWN" where the bit is none. */
+const char *dpdk_rss_name(int bit);
 
 /* Adds a device ("net_null0", "net_tap1,iface=t0", a PCI address); returns its first port. */
 int dpdk_attach(const char *device);
-/* Stops and closes the port and takes its device away. */
+/* Stops and closes the port and takes its device away. Its pool stays where somebody holds frames of it. */
 int dpdk_detach(uint16_t port);
+
+/* ---- packets ---- */
+
+/* Frames are opaque here. Functions that hand some over fill in their lengths in bytes and return how many there are; the caller
+ * holds each until it releases, sends or enqueues it. Functions that take some return how many they took, the first ones; the
+ * caller still holds the others. */
+
+/* A pool, which lasts until the EAL stops, and its name, in DPDK_TEXT_BYTES bytes. */
+int dpdk_pool_create(uint32_t frames, uint16_t frame_bytes, char *name);
+/* As many frames of these lengths, filled with zeros, or none: -EMSGSIZE, -ENOBUFS. */
+int dpdk_allocate(const char *pool, void **frames, uint32_t *lengths, int count);
+int dpdk_port_rx_burst(uint16_t port, uint16_t queue, void **frames, uint32_t *lengths, int count);
+/* -EMSGSIZE: a frame lies in several buffers, and the port was started without MULTI_SEGS. */
+int dpdk_port_tx_burst(uint16_t port, uint16_t queue, void *const *frames, int count);
+/* Does nothing in a forked child: they are its parent's. */
+void dpdk_frames_release(void *const *frames, int count);
+/* Holds the frame once more; returns its length, and where its bytes are. -EMSGSIZE: in several buffers. */
+int dpdk_frame_hold(void *frame, uint8_t **bytes);
+/* The first `frame_bytes` of each frame, with zeros behind shorter ones. */
+void dpdk_frames_copy(void *const *frames, int count, uint8_t *to, uint32_t frame_bytes);
+
+/* Rings of frames, which processes on the same memory find by name, until the EAL stops. This makes one for `size` frames, or
+ * finds it where `size` is 0; returns for how many frames it is. */
+int dpdk_ring_open(const char *name, uint32_t size);
+int dpdk_ring_count(const char *name);
+int dpdk_ring_enqueue(const char *name, void *const *frames, int count);
+int dpdk_ring_dequeue(const char *name, void **frames, uint32_t *lengths, int count);
+
+/* Which frames a flow takes: zero stands for any. Addresses are IPv4's; numbers are in the host's order. */
+struct dpdk_flow {
+    int32_t queue; /* that they go to; −1: they are dropped */
+    uint16_t ether_type;
+    uint8_t protocol; /* IPPROTO_TCP or IPPROTO_UDP */
+    uint32_t source, source_mask, destination, destination_mask;
+    uint16_t source_port, destination_port;
+};
+
+/* Where the device cannot, the driver's reason is in the log. */
+int dpdk_port_add_flow(uint16_t port, const struct dpdk_flow *flow);
+int dpdk_port_clear_flows(uint16_t port);
 
 /* ---- memory ---- */
 
