@@ -285,35 +285,34 @@ def test_flows_that_are_none_or_that_a_device_cannot_carry_are_refused() -> None
     """)
 
 
-def test_a_tap_steers_flows_into_queues() -> None:
+def test_a_tap_drops_a_flow_or_says_why_it_cannot() -> None:
     if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         pytest.skip("needs /dev/net/tun")
     run("""
     import socket
     def udp(port):
-        header = bytes.fromhex("0200000000020200000000010800") # Ethernet: to, from, IPv4
+        header = bytes.fromhex("0200000000020200000000010800")  # Ethernet: to, from, IPv4
         ip_header = bytes.fromhex("450000200000000040110000") + bytes([10, 0, 0, 1, 10, 0, 0, 2])
         udp_header = (1000).to_bytes(2, "big") + port.to_bytes(2, "big") + bytes.fromhex("000c0000")
         return header + ip_header + udp_header + b"data"
 
     with dpdk.Eal(*BASE, "--vdev", "net_tap0,iface=tap-here") as eal:
         port = eal.port("net_tap0")
-        port.start(receive_queues=2, transmit_queues=2)
-        port.add_flow(None, protocol="udp", destination_port=4001)
-        port.add_flow(1, source="10.0.0.0/24", protocol="udp", destination_port=4000)
+        port.start()
         until(lambda: port.link().up)
+        may_come = [udp(4000)]
+        try:
+            port.add_flow(None, source="10.0.0.0/24", protocol="udp", destination_port=4001)
+        except dpdk.DpdkError as error:  # a kernel without multiq or flower
+            assert "adding a flow to net_tap0" in str(error) and "rte_flow: " in str(error), error
+            may_come.insert(0, udp(4001))
         sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
         sender.bind(("tap-here", 0))
-
-        def came(queue):
-            return [frame for frame in port.receive(queue=queue) if frame[:6] == udp(0)[:6]]
-
         sender.send(udp(4001)), sender.send(udp(4000))
-        assert until(lambda: came(1)) == [udp(4000)]
-        assert came(0) == []
+        came = []
+        until(lambda: came.extend(frame for frame in port.receive() if frame[:6] == udp(0)[:6]) or udp(4000) in came)
+        assert came == may_come
         port.clear_flows()
-        sender.send(udp(4001))
-        assert until(lambda: came(0) + came(1)) == [udp(4001)]
     """)
 
 
