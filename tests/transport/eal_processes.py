@@ -3,14 +3,19 @@ network."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import subprocess
 import sys
 import tempfile
 import textwrap
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from replay_server import dpdk
 
 PREAMBLE = """
 import errno, os, subprocess, time
@@ -48,6 +53,20 @@ def in_use(eal, name):
 @functools.cache
 def namespaces_are_allowed() -> bool:
     return subprocess.run(["unshare", "-rn", "true"], capture_output=True, timeout=60).returncode == 0
+
+
+@contextlib.contextmanager
+def shared_memory() -> Iterator[str]:
+    """The prefix of processes that share memory on hugepages."""
+    free = sum(pages.free for pages in dpdk.hugepages() if pages.size_bytes == 2 << 20)
+    if free < 32 or not os.path.ismount("/dev/hugepages") or not os.access("/dev/hugepages", os.W_OK):
+        pytest.skip("needs 32 free hugepages of 2 MB and write access to /dev/hugepages")
+    prefix = f"replay-test-{os.getpid()}"
+    try:
+        yield prefix
+    finally:
+        for path in Path("/dev/hugepages").glob(f"{prefix}*"):
+            path.unlink()
 
 
 def run(code: str) -> str:

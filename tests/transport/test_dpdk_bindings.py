@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from eal_processes import run
+from eal_processes import run, shared_memory
 
 from replay_server import dpdk
 
@@ -203,11 +203,7 @@ with dpdk.Eal("--proc-type=secondary", "--no-pci", "--file-prefix", {prefix!r}) 
 
 
 def test_a_second_process_reads_the_first_ones_ports() -> None:
-    free = sum(pages.free for pages in dpdk.hugepages() if pages.size_bytes == 2 << 20)
-    if free < 32 or not os.path.ismount("/dev/hugepages") or not os.access("/dev/hugepages", os.W_OK):
-        pytest.skip("needs 32 free hugepages of 2 MB and write access to /dev/hugepages")
-    prefix = f"replay-test-{os.getpid()}"
-    try:
+    with shared_memory() as prefix:
         run(f"""
     import sys
     with dpdk.Eal("-m", "64", "--no-pci", "--file-prefix", {prefix!r}, "--vdev", "net_null0") as eal:
@@ -217,9 +213,6 @@ def test_a_second_process_reads_the_first_ones_ports() -> None:
         subprocess.run([sys.executable, "-c", {SECOND_PROCESS.format(prefix=prefix)!r}], check=True, timeout=60)
         assert port.link().up and len(port.receive(limit=1)) == 1
     """)
-    finally:
-        for path in Path("/dev/hugepages").glob(f"{prefix}*"):
-            path.unlink()
 
 
 @pytest.mark.parametrize("place", [0, 1])

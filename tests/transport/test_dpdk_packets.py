@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from eal_processes import run, run_command
+from eal_processes import run, run_command, shared_memory
 
 import replay_server as rs
 from replay_server import dpdk
@@ -237,6 +237,33 @@ def test_a_ring_carries_frames_between_threads_in_their_order() -> None:
         refused(errno.ENAMETOOLONG, "making the ring", lambda: eal.ring("n" * 22, 5))
         assert eal.ring("n" * 21, 1).capacity == 1
         refused(errno.EINVAL, "expected size of 0 to", lambda: eal.ring("large", 1 << 21))
+    """)
+
+
+SECOND_PROCESS = """
+from replay_server import dpdk
+with dpdk.Eal("--proc-type=secondary", "--no-pci", "--file-prefix", {prefix!r}) as eal:
+    with eal.ring("there").dequeue() as burst:
+        assert burst.lengths.tolist() == [60, 61, 62] and burst[1].tolist() == [7] * 61
+        burst[2][:] = 8
+        assert eal.ring("back").enqueue(burst) == 2 and burst.lengths.tolist() == [62]
+        assert eal.ring("there").enqueue(burst) == 1
+"""
+
+
+def test_rings_carry_frames_between_processes() -> None:
+    with shared_memory() as prefix:
+        run(f"""
+    import sys
+    with dpdk.Eal("-m", "64", "--no-pci", "--file-prefix", {prefix!r}) as eal:
+        pool, there, back = eal.mempool(511), eal.ring("there", 8), eal.ring("back", 2)
+        burst = pool.allocate([60, 61, 62])
+        burst[1][:] = 7
+        assert there.enqueue(burst) == 3
+        subprocess.run([sys.executable, "-c", {SECOND_PROCESS.format(prefix=prefix)!r}], check=True, timeout=60)
+        assert back.dequeue().lengths.tolist() == [60, 61]
+        assert there.dequeue()[0].tolist() == [8] * 62
+        assert in_use(eal, pool.name) == 0
     """)
 
 
