@@ -10,8 +10,9 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,8 +21,9 @@ import redis
 
 from .cluster_address import ClusterAddress
 from .cluster_checkpoint import CHECKPOINT_FILE, read_checkpoint, write_checkpoint
+from .cluster_device import FIRST_PORT, SharedDevice
 from .cluster_leave import Forgotten, forget, number_of
-from .cluster_members import FILE, LOOK_S, Members
+from .cluster_members import FILE, LOOK_S, Members, way_to
 from .cluster_moves import move
 from .cluster_replicas import MOST_REPLICAS, ShardFolders, ShardReplicas, Snapshot
 from .cluster_restore import bring_here
@@ -33,6 +35,7 @@ from .server import Server, port_of, tls_port_of
 from .table import Table
 from .topology import MOST_SHARDS, ReplicaPlace, ShardPlace, Topology, parse_slots
 
+SHARD_TRANSPORTS = ("kernel", "dpdk")
 _ADOPT_S = 1.0
 _LONGEST_PAUSE_S = 5.0
 _STOPS_WITHIN_S = 10.0
@@ -117,6 +120,11 @@ class Cluster(Members):
         take_over: the number of a shard of `shard_of` whose place a server here takes while clients go on, with all its
             items and their ids, its keys, weights and gradients. They are copied first; only then does this return. The
             former server's supervisor stops it a few seconds later. `shards` must be 1.
+        transport: "kernel"; or "dpdk" if the package was built with it: the shards share a device, with a queue and a
+            processor for each. `config` has its settings ("dpdk-device", "dpdk-address"; docs/nic-host.md). All shards
+            have its address, and `port` 0 is 7000. This process asks them through their admin ports, on loopback. When
+            a shard has died, the others may have to begin again with it; see `docs/cluster.md`. Not with `host`, `pin`,
+            `replicas` and `shard_of`.
         given_up: ends the start with a ServerError once it is set, and later the watch, as `stop` does, which sets it.
 
     Attributes:
@@ -156,8 +164,16 @@ class Cluster(Members):
         shard_of: str | None = None,
         take_over: int | None = None,
         replicas: int = 0,
+        transport: str = "kernel",
         given_up: threading.Event | None = None,
     ) -> None:
+        if transport not in SHARD_TRANSPORTS:
+            raise ServerError(f"expected transport to be one of {', '.join(SHARD_TRANSPORTS)}, got {transport!r}")
+        if transport == "dpdk" and (host != "127.0.0.1" or pin is not None or replicas or shard_of is not None):
+            raise ServerError(
+                'expected transport "dpdk" without host, pin, replicas and shard_of: each shard has a queue of the '
+                'device and a processor, and clients are told the device\'s address, the setting "dpdk-address"'
+            )
         self._tables, self._announced = list(tables), announce or host
         _check(self._tables, shards, self._announced, restore, shard_of, take_over, replicas)
         self._owner = os.getpid()
@@ -176,11 +192,15 @@ class Cluster(Members):
         self._config, self._maxmemory, self._start_timeout = dict(config or {}), maxmemory, start_timeout
         if replicas:
             self._config = replica_settings(self._config, self._password)
+        self._stopping, self._lock = given_up or threading.Event(), threading.RLock()
+        self._device = SharedDevice(self, shards) if transport == "dpdk" else None
+        if self._device is not None:
+            self._announced, port = announce or self._device.address, port or FIRST_PORT
         self._temporary = None if directory is not None else tempfile.TemporaryDirectory(prefix="replay-cluster-")
         self._directory = Path(self._temporary.name if self._temporary else directory or ".")
         self._cores = sorted(os.sched_getaffinity(0))
         self._pin = len(self._cores) > shards if pin is None else pin and len(self._cores) >= shards
-        self._stopping, self._lock = given_up or threading.Event(), threading.RLock()
+        self._pin = self._pin and self._device is None  # which has a processor for each
         self.servers: list[Server] = []
         self._gone: list[tuple[float, Server]] = []
         """Shards that were taken out, and when they are stopped."""
@@ -327,6 +347,8 @@ class Cluster(Members):
         """Starts the server of a shard in the shard's folder; `options` are those of `Server`."""
         folder = self._files(number).leading
         folder.mkdir(parents=True, exist_ok=True)
+        if self._device is not None:
+            return self._device.serve(number, tables, folder, options)
         return Server(tables, directory=folder, given_up=self._stopping, **options)
 
     def _start_replica(self, number: int, port: int, tls_port: int, folder: Path, follows: str) -> Server:
@@ -382,16 +404,20 @@ class Cluster(Members):
         """Begins to start the shards again that have died."""
         with self._lock:
             pairs = [pair for pair in zip(self.numbers, self.servers, strict=True) if pair[0] not in self._groups]
-        for number in [number for number, server in pairs if not server.running and server.returncode != 0]:
+        dead = [number for number, server in pairs if not server.running and server.returncode != 0]
+        restarts: dict[int, Callable[[], bool]] = {number: partial(self._restart, number) for number in dead}
+        if self._device is not None:
+            restarts = {0: self._device.restart} if self._device.has_lost() else {}
+        for number, restart in restarts.items():
             if number not in self._starts or not self._starts[number].is_alive():
-                starts = threading.Thread(target=self._bring_back, args=(number,), daemon=True)
+                starts = threading.Thread(target=self._bring_back, args=(restart,), daemon=True)
                 starts.start()
                 self._starts[number] = starts
 
-    def _bring_back(self, number: int) -> None:
-        """Starts a shard again, as often as it takes."""
+    def _bring_back(self, restart: Callable[[], bool]) -> None:
+        """Starts a shard again, or those of a device, as often as it takes."""
         pause_s = 0.0
-        while not self._stopping.wait(pause_s) and not self._restart(number):
+        while not self._stopping.wait(pause_s) and not restart():
             pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s or LOOK_S)
 
     def _restart(self, number: int) -> bool:
@@ -424,6 +450,7 @@ class Cluster(Members):
             if is_entered:
                 self.servers[self.numbers.index(number)] = started
                 self._incomplete.add(number)
+                self._unwritten = True  # its admin port is another one
         if not is_entered:
             started.stop(timeout=0)
             return True
@@ -519,7 +546,7 @@ class Cluster(Members):
             numbers = ", ".join(str(shard.number) for shard in others)
             raise ServerError(f"expected all shards to be run by this process, and {numbers} are run by another one")
         with self._lock:
-            urls = {number: server.url for number, server in zip(self.numbers, self.servers, strict=True)}
+            urls = {number: way_to(server) for number, server in zip(self.numbers, self.servers, strict=True)}
             folders = {number: self._files(number).leading for number in urls}
         return write_checkpoint(self._directory, urls, folders, topology, lambda: self.topology)
 
@@ -564,18 +591,23 @@ class Cluster(Members):
         with self._lock:
             servers = [*self.servers, *(server for _, server in self._gone)]
             servers += [server for group in self._groups.values() for server in group.servers]
-            stops = [threading.Thread(target=server.stop, args=(timeout,)) for server in dict.fromkeys(servers)]
-            for each in stops:
-                each.start()
-            for each in stops:
-                each.join()
+            owner = self._device.owner if self._device is not None else None
+            last = [server for server in servers if server is owner]  # the others on its device end in order before
+            for stopped in ([server for server in servers if server is not owner], last):
+                stops = [threading.Thread(target=server.stop, args=(timeout,)) for server in dict.fromkeys(stopped)]
+                for each in stops:
+                    each.start()
+                for each in stops:
+                    each.join()
         if self._temporary is not None:
             self._temporary.cleanup()
 
     @property
     def was_stopped(self) -> bool:
         """Whether every shard was stopped in order, by SHUTDOWN, or because it was taken out. One of which a replica
-        still runs may go on with that."""
+        still runs may go on with that. On a shared device, the first shard's end ends the others."""
+        if self._device is not None:
+            return self._device.was_stopped
         return not self._gone and all(server.returncode == 0 for server in self.servers) and not self._replicas()
 
     def __enter__(self) -> Cluster:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .at_once import at_once
 from .client import Client
-from .cluster_shards import Shards, newest_of, place_of
+from .cluster_shards import Shards, newest_of
 from .errors import ServerError
 from .topology import Topology
 from .whole_file import write_whole
@@ -120,7 +120,7 @@ def checkpoint_of(shards: Shards) -> Path:
             f"expected all shards to be run by one supervisor, in one folder, and shard {others[0]} is in "
             f"{folders[others[0]]}, not in {directory}"
         )
-    urls = {shard.number: shards.url_of(place_of(shard)) for shard in shards.topology.shards}
+    urls = {shard.number: shards.url_of(shards.place(shard)) for shard in shards.topology.shards}
     return write_checkpoint(
         directory, urls, folders, shards.topology, lambda: newest_of(shards.clients.values(), shards.topology)
     )

@@ -19,12 +19,12 @@ import redis
 from .arguments import Parser, did_you_mean
 from .at_once import at_once
 from .client import Client
-from .cluster import Cluster
+from .cluster import SHARD_TRANSPORTS, Cluster
 from .cluster_checkpoint import checkpoint_of
 from .cluster_leave import forget, number_of
-from .cluster_members import IMPATIENT, failing_in
+from .cluster_members import IMPATIENT, failing_in, shards_in
 from .cluster_moves import move
-from .cluster_shards import SCHEME, SILENT, Shards, place_of, tables_of
+from .cluster_shards import SCHEME, SILENT, Shards, tables_of
 from .config import ConfigError, ServeConfig, load_config, parse_size, read_password
 from .connection import PASSWORD_VARIABLE
 from .errors import ReplayError
@@ -94,6 +94,12 @@ def _start_parser() -> argparse.ArgumentParser:
     )
     _add_on(parser, "who starts them: ray (Ray on this host, for them alone), or ray:ADDRESS (a Ray cluster that runs)")
     parser.add_argument("--per-node", type=int, metavar="K", help="with --on: shards on each node; else as many as fit")
+    parser.add_argument(
+        "--transport",
+        choices=SHARD_TRANSPORTS,
+        help="network stack (default kernel). dpdk: shards share the device that --config names, with a queue and a "
+        "processor for each",
+    )
     parser.add_argument("--host", metavar="HOST", help="address to listen on (default 127.0.0.1)")
     parser.add_argument(
         "--port",
@@ -137,13 +143,16 @@ def _add_on(parser: argparse.ArgumentParser, about: str) -> None:
 
 def _merged(options: argparse.Namespace) -> ServeConfig:
     settings = load_config(options.config) if options.config else ServeConfig(port=7000)
-    for name in ("host", "port", "dir", "password_file"):
+    for name in ("transport", "host", "port", "dir", "password_file"):
         if (value := getattr(options, name)) is not None:
             setattr(settings, name, value)
     if options.maxmemory is not None:
         settings.maxmemory = parse_size(options.maxmemory)
-    if settings.transport != "kernel" or settings.unixsocket is not None:
-        raise ConfigError("shards are served over the kernel's TCP: leave transport and unixsocket out")
+    if settings.transport not in SHARD_TRANSPORTS or settings.unixsocket is not None:
+        names = " or ".join(SHARD_TRANSPORTS)
+        raise ConfigError(f"shards are served over {names}, without unixsocket; got transport {settings.transport!r}")
+    if settings.transport != "kernel" and settings.host != "127.0.0.1":
+        raise ConfigError(f"host belongs to the kernel transport; with {settings.transport} use dpdk-address")
     if settings.allow_remote:
         settings.config["protected-mode"] = "no"
     if settings.maxclients is not None:
@@ -169,6 +178,13 @@ def _start(arguments: list[str]) -> int:
         return _fail("--take-over goes with --shard-of, and without --shards", EXIT_USAGE)
     if options.replicas and (options.shard_of is not None or options.on is not None):
         return _fail("--replicas does not go with --shard-of and --on: replicas are started on this host", EXIT_USAGE)
+    apart = options.on or options.shard_of or options.replicas or options.pin is not None
+    if settings.transport == "dpdk" and apart:
+        return _fail(
+            "--transport dpdk does not go with --on, --shard-of, --replicas and --pin: its shards are on one device of "
+            "this host, each with a processor of its own",
+            EXIT_USAGE,
+        )
     if options.on is not None:
         return _start_on_engine(options, settings, password, asked)
     try:
@@ -186,6 +202,7 @@ def _start(arguments: list[str]) -> int:
             pin=options.pin,
             shard_of=options.shard_of,
             take_over=options.take_over,
+            transport=settings.transport,
             replicas=options.replicas,
             given_up=asked,
         )
@@ -268,15 +285,22 @@ def _url_parser(part: str, about: str) -> argparse.ArgumentParser:
         epilog=f"A password that is not in the URL comes from the variable {PASSWORD_VARIABLE}. Exit status: 0 done, "
         "1 failure, 2 usage, 5 no shard answers.",
     )
-    parser.add_argument(
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
         "--server", default=f"{SCHEME}127.0.0.1:7000", metavar="URL", help=f"shards (default {SCHEME}127.0.0.1:7000)"
+    )
+    where.add_argument(
+        "--dir",
+        metavar="PATH",
+        help="in place of --server, on the shards' host: the folder of `cluster start`. Shards over DPDK are reached "
+        "by their admin ports, since their own host reaches them by no other way",
     )
     return parser
 
 
-def _with_shards(server: str, run: Callable[[Shards], int]) -> int:
+def _with_shards(server: str, run: Callable[[Shards], int], folder: str | None = None) -> int:
     try:
-        shards = Shards(server)
+        shards = Shards(server) if folder is None else shards_in(Path(folder))
     except ValueError as error:
         return _fail(str(error), EXIT_USAGE)
     except ConnectionError as error:
@@ -327,7 +351,7 @@ def status_of(shards: Shards) -> dict[str, Any]:
     for place, shard in [pair[:2] for pair in asked]:
         asked += [(*pair, _replica_status) for pair in zip(place.replicas, shard["replicas"], strict=True)]
     with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(shards.asking(place_of(place), REPLACE_AFTER_S)) for place, *_ in asked]
+        clients = [stack.enter_context(shards.asking(shards.place(place), REPLACE_AFTER_S)) for place, *_ in asked]
         answers = at_once(lambda each: _asked(each[0], each[1][2]), zip(clients, asked, strict=True))
     folders = {Path(answer.pop("folder")).parent for answer in answers if "folder" in answer}
     for (_, server, _), answer in zip(asked, answers, strict=True):
@@ -388,7 +412,7 @@ def _status(arguments: list[str]) -> int:
         return 0 if all(shard["running"] for shard in told["shards"]) else EXIT_FAILURE
 
     if options.on is None:
-        return _with_shards(options.server, show)
+        return _with_shards(options.server, show, options.dir)
 
     def ask(cluster: PlacedCluster) -> int:
         told = cluster.told()
@@ -427,7 +451,7 @@ def _checkpoint(arguments: list[str]) -> int:
         return 0
 
     if options.on is None:
-        return _with_shards(options.server, lambda shards: shown(checkpoint_of(shards)))
+        return _with_shards(options.server, lambda shards: shown(checkpoint_of(shards)), options.dir)
     return _with_placed(options, lambda cluster: shown(cluster.checkpoint()))
 
 
@@ -446,7 +470,7 @@ def _move(arguments: list[str]) -> int:
         print(f"topology {after.version}: slots {options.slots} are on shard {options.to}")
         return 0
 
-    return _with_shards(options.server, run)
+    return _with_shards(options.server, run, options.dir)
 
 
 def _forget(arguments: list[str]) -> int:
@@ -480,7 +504,7 @@ def _forget(arguments: list[str]) -> int:
         print(f"topology {done.topology.version}: without shard {number}; {lost} lost with it")
         return 0
 
-    return _with_shards(options.server, run)
+    return _with_shards(options.server, run, options.dir)
 
 
 def _stop(arguments: list[str]) -> int:
@@ -505,7 +529,7 @@ def _stop(arguments: list[str]) -> int:
                 time.sleep(0.05)
         return 0
 
-    return _with_shards(options.server, stop) if options.on is None else _with_placed(options, end)
+    return _with_shards(options.server, stop, options.dir) if options.on is None else _with_placed(options, end)
 
 
 def _answers(client: redis.Redis) -> bool:

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
 
 import redis
 
@@ -23,7 +23,7 @@ from .client import Client
 from .cluster_address import even_slots
 from .cluster_leave import leaving_reason
 from .cluster_replicas import ShardFolders
-from .cluster_shards import PATIENCE_S, Shards, impatient, newest, newest_of, place_of, topology_of
+from .cluster_shards import PATIENCE_S, SCHEME, Shards, impatient, newest, newest_of, place_of, topology_of
 from .cluster_tables import changes_like, check_can_be_shared, part_like, share_of
 from .cluster_takeover import change_places, follow
 from .errors import ConnectionLost, ServerError
@@ -31,6 +31,9 @@ from .server import Server, port_of, tls_port_of
 from .table import Table
 from .topology import ShardPlace, Topology, answering, slot_ranges
 from .whole_file import write_whole
+
+if TYPE_CHECKING:
+    from .cluster_device import SharedDevice
 
 FILE = "cluster.json"
 """In the cluster's folder: the topology, and which of its shards are of the folder."""
@@ -66,6 +69,29 @@ def failing_in(directory: Path, topology: Topology) -> dict[int, str]:
         if _share_ids(Topology.from_json(text), topology):  # else it is that of another cluster
             return {int(number): str(why) for number, why in json.loads(text).get("failing", {}).items()}
     return {}
+
+
+def way_to(server: Server) -> str:
+    """Where the process that started a server reaches it: what is served in user space is not for its own host."""
+    return server.admin_url or server.url
+
+
+def shards_in(directory: Path) -> Shards:
+    """Clients of the shards of a cluster that runs on this host, by its folder: through the admin ports of those that
+    have one.
+
+    Raises:
+        ValueError: it is no cluster's folder.
+        ConnectionError: no shard answers.
+    """
+    try:
+        text = (directory / FILE).read_text()
+        topology = Topology.from_json(text)
+        ways = {int(number): str(place) for number, place in json.loads(text).get("admin", {}).items()}
+    except (OSError, ValueError, AttributeError) as error:
+        raise ValueError(f"expected the folder of a cluster, and {directory / FILE} cannot be read: {error}") from error
+    places = [ways.get(shard.number, place_of(shard)) for shard in topology.shards]
+    return Shards(f"{SCHEME}{','.join(places)}", ways=ways)
 
 
 def _told_by(client: redis.Redis) -> Topology | None:
@@ -109,6 +135,7 @@ class Members:
     _announced: str
     _directory: Path
     _config: dict[str, Any]
+    _device: SharedDevice | None
     _folders: dict[int, ShardFolders]
     """By number of the shard; see `_files`."""
     _start_timeout: float
@@ -134,7 +161,7 @@ class Members:
             there = answering(clients)
         for beside in [staying[each] for each in there]:
             try:
-                with Client(self._url_of(beside), **IMPATIENT) as client:
+                with Client(self._way_to(beside.number, topology), **IMPATIENT) as client:
                     infos = {name: client.info(name) for name in client.tables()}
                     if any(info["closed_reason"] == leaving_reason(beside.number) for info in infos.values()):
                         continue  # it began to leave meanwhile
@@ -145,7 +172,7 @@ class Members:
                 break
             except ConnectionLost:
                 continue
-        with Client(self._server_of(number).url, **({} if patient else IMPATIENT)) as client:
+        with Client(self._way_to(number), **({} if patient else IMPATIENT)) as client:
             has = client.tables()
             for table, like, closed in self._parts:
                 if table.name in has:
@@ -371,6 +398,11 @@ class Members:
         chains = {number: self._files(number).chain for number in self.numbers}
         own = {"own": self.numbers, "shares": self._shares, "chains": chains, "ids": self._own_ids}
         own["failing"] = self.failing
+        own["admin"] = {
+            number: urlsplit(server.admin_url).netloc.rpartition("@")[2]
+            for number, server in zip(self.numbers, self.servers, strict=False)
+            if server.admin_url
+        }
         write_whole(self._directory / FILE, json.dumps({**json.loads(self._topology.to_json()), **own}))
 
     def _files(self, number: int) -> ShardFolders:
@@ -385,12 +417,15 @@ class Members:
     def _url_of(self, shard: ShardPlace) -> str:
         return f"redis://{self._login}{place_of(shard)}"
 
-    def _connection(self, number: int, topology: Topology | None = None, patient: bool = True) -> redis.Redis:
+    def _way_to(self, number: int, topology: Topology | None = None) -> str:
+        """Where this process reaches a shard."""
         with self._lock:
             if number in self.numbers:
-                url = self._server_of(number).url
-            else:
-                url = self._url_of((topology or self._topology).shard(number))
+                return way_to(self._server_of(number))
+            return self._url_of((topology or self._topology).shard(number))
+
+    def _connection(self, number: int, topology: Topology | None = None, patient: bool = True) -> redis.Redis:
+        url = self._way_to(number, topology)
         return redis.Redis.from_url(url, socket_timeout=self._start_timeout) if patient else impatient(url)
 
     def _push(self, numbers: Iterable[int], patient: bool = True) -> None:
@@ -521,6 +556,8 @@ class Members:
     def _stop_gone(self, now: float) -> None:
         """Stops shards that were taken out, when clients have had time to notice."""
         due = [server for stop_at, server in self._gone if now >= stop_at]
+        if self._device is not None:
+            due = [server for server in due if not self._device.holds(server)]
         for server in due:
             server.stop()
         with self._lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import redis
@@ -29,13 +29,14 @@ class Shards:
     Args:
         url: shards of it, `redis+cluster://[:password@]host:port[,host:port…]`.
         password: where the URL has none; None = that of the environment.
+        ways: by number of a shard: the host:port at which this process reaches it, if clients are told another.
 
     Raises:
         ValueError: the URL is none of a cluster.
         ConnectionError: no shard answers.
     """
 
-    def __init__(self, url: str, password: str | None = None) -> None:
+    def __init__(self, url: str, password: str | None = None, ways: Mapping[int, str] | None = None) -> None:
         if not url.startswith(SCHEME):
             raise ValueError(f"expected {SCHEME}[:password@]host:port[,host:port…], got {url.rpartition('@')[2]!r}")
         login, at, hosts = url.removeprefix(SCHEME).rpartition("@")
@@ -48,8 +49,8 @@ class Shards:
             raise refused
         if not told:
             raise ConnectionError(f"no shard answers at {hosts}")
-        self.topology = newest(told)
-        self.clients = {shard.number: self._client(place_of(shard)) for shard in self.topology.shards}
+        self.topology, self._ways = newest(told), dict(ways or {})
+        self.clients = {shard.number: self._client(self.place(shard)) for shard in self.topology.shards}
 
     def _told(
         self, places: Iterable[str], patience_s: float
@@ -69,6 +70,11 @@ class Shards:
     @property
     def _options(self) -> dict[str, Any]:
         return {"password": self._password} if self._password else {}
+
+    def place(self, server: ShardPlace | ReplicaPlace) -> str:
+        """The host:port at which this process reaches a shard or a replica."""
+        own = self._ways.get(server.number) if isinstance(server, ShardPlace) else None
+        return own or place_of(server)
 
     def url_of(self, place: str) -> str:
         """Of the shard at host:port; with a password only where the URL has one."""

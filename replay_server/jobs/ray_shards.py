@@ -221,7 +221,7 @@ class _Placed(Server):
     """
 
     def __init__(self, host: Any, url: str, pid: int) -> None:
-        self.url, self.pid, self.host, self.tls_url = url, pid, host, None
+        self.url, self.pid, self.host, self.tls_url, self.admin_url = url, pid, host, None, None
         self._asking = threading.Lock()
         self._status: int | None = None if pid else LOST
         self._end = self._wait()

@@ -42,6 +42,7 @@ def test_the_command_starts_shows_and_stops_shards(tmp_path: Path) -> None:
     process, url = started("--shards", "2", "--config", str(config), "--dir", str(tmp_path / "data"))
     try:
         told = json.loads(run("status", "--json", "--server", url).stdout)
+        assert json.loads(run("status", "--json", "--dir", str(tmp_path / "data")).stdout).keys() == told.keys()
         assert [shard["tables"] for shard in told["shards"]] == [{"atari": 0}, {"atari": 0}]
         assert all(shard["running"] and shard["slot_count"] == 8192 for shard in told["shards"])
         shown = run("status", "--server", url).stdout
@@ -149,3 +150,15 @@ def test_wrong_words_are_usage_errors() -> None:
     assert run("restart").returncode == 2
     assert "redis+cluster://" in run("status", "--server", "redis://127.0.0.1").stderr
     assert run("status", "--server", "redis://127.0.0.1").returncode == 2
+    apart = run("start", "--transport", "dpdk", "--replicas", "1")
+    assert (apart.returncode, "does not go with" in apart.stderr) == (2, True)
+    told = run("start", "--transport", "dpdk", "--host", "10.0.0.2")
+    assert (told.returncode, "use dpdk-address" in told.stderr) == (2, True)
+
+
+def test_a_folder_that_is_no_clusters_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text("[]")
+    for folder in (tmp_path, tmp_path / "absent"):
+        done = run("status", "--dir", str(folder))
+        assert done.returncode == 2
+        assert f"expected the folder of a cluster, and {folder / 'cluster.json'} cannot be read" in done.stderr

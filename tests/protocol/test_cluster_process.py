@@ -22,6 +22,7 @@ from replay_server.cluster_members import failing_in
 from replay_server.topology import ShardPlace, Topology, parse_slots, slot_ranges
 
 TABLE = rs.Table("atari", capacity=1001, signature={"x": rs.Column("int64")}, rate_limiter=rs.MinSize(10))
+ON_DEVICE = {"dpdk-address": "10.0.0.2/24"}
 
 
 def cluster_client(url: str) -> RedisCluster:
@@ -422,6 +423,13 @@ def test_a_newer_topology_that_somebody_else_has_pushed_is_taken_over(tmp_path: 
         ({"shards": 257}, "1 to 256 shards, got 257"),
         ({"restore": "yesterday"}, "latest"),
         ({"host": "0.0.0.0"}, "expected announce"),
+        ({"transport": "fstack"}, "transport to be one of kernel, dpdk, got 'fstack'"),
+        ({"transport": "dpdk"}, 'expected the setting "dpdk-address"'),
+        ({"transport": "dpdk", "replicas": 1}, "without host, pin, replicas and shard_of"),
+        ({"transport": "dpdk", "pin": False}, "without host, pin, replicas and shard_of"),
+        ({"transport": "dpdk", "config": ON_DEVICE | {"dpdk-queue": 1}}, 'settings without "dpdk-queue"'),
+        ({"transport": "dpdk", "config": ON_DEVICE | {"tls-port": 0}}, 'no "tls-port"'),
+        ({"transport": "dpdk", "shards": 256, "config": ON_DEVICE}, "a processor for each of 256 shards"),
     ],
 )
 def test_what_makes_no_cluster_is_refused(arguments: dict[str, Any], message: str) -> None:

@@ -19,7 +19,7 @@ from peers import ACK, PEERS_PORTS, RST, STRANGER, Peer, Wire
 
 import replay_server as rs
 from replay_server.bench.lab import Lab, LabError, LabServer
-from replay_server.bench.namespace import Namespace, NamespaceError, Switch, is_real_root
+from replay_server.bench.namespace import Namespace, NamespaceError, Switch, is_real_root, program
 from replay_server.server import find_executable
 
 TRANSPORTS = [
@@ -28,6 +28,8 @@ TRANSPORTS = [
     pytest.param(("dpdk", "af_xdp"), id="dpdk-af_xdp", marks=pytest.mark.dpdk),
     pytest.param(("fstack", "af_xdp" if is_real_root() else "af_packet"), id="fstack", marks=pytest.mark.dpdk),
 ]
+PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
+PAGES_NEEDED = 160
 
 
 class Network:
@@ -238,3 +240,40 @@ def peer(site: Any, client: Any, eventually: Any) -> Iterator[Peer]:
         lambda: client.redis.info("clients")["connected_clients"] <= len(client.redis.client_list()),
         "what was written before they were closed is delivered, or given up",
     )
+
+
+# ---- huge pages, which servers on one device share -------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder of huge pages; those that are missing are reserved meanwhile."""
+    if not is_real_root():
+        pytest.skip("huge pages are reserved and mounted by the machine's root alone")
+    folder = tmp_path_factory.mktemp("pages")
+    before = int((PAGES / "nr_hugepages").read_text())
+    missing = max(0, PAGES_NEEDED - int((PAGES / "free_hugepages").read_text()))
+    try:
+        (PAGES / "nr_hugepages").write_text(str(before + missing))
+        if int((PAGES / "free_hugepages").read_text()) < PAGES_NEEDED:
+            pytest.skip(f"the machine cannot reserve {PAGES_NEEDED} huge pages of 2 MB now")
+        mount = [program("mount", "mount"), "-t", "hugetlbfs", "-o", "pagesize=2M", "nodev", str(folder)]
+        mounted = subprocess.run(mount, capture_output=True, text=True)
+        if mounted.returncode:
+            pytest.skip(f"huge pages cannot be mounted: {mounted.stderr.strip()}")
+        yield folder
+        subprocess.run([program("umount", "mount"), str(folder)], check=True)
+    finally:
+        (PAGES / "nr_hugepages").write_text(str(before))
+
+
+@pytest.fixture
+def lab(pages: Path) -> Iterator[Lab]:
+    """One whose device several servers can share."""
+    try:
+        find_executable("dpdk")
+        made = Lab("tap")
+    except (rs.ServerError, LabError, NamespaceError) as error:
+        pytest.skip(str(error))
+    with made:
+        yield made

@@ -11,7 +11,7 @@ import signal
 import socket
 import struct
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,51 +21,14 @@ import pytest
 
 import replay_server as rs
 from replay_server.bench.lab import Lab, LabError, LabServer
-from replay_server.bench.namespace import NamespaceError, is_real_root, program
+from replay_server.bench.namespace import NamespaceError
 from replay_server.server import find_executable
 
 pytestmark = pytest.mark.dpdk
 
-PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
-PAGES_NEEDED = 160
 MEMORY = "48mb"  # of a queue's frames: about the least that the servers take
 BPF = {"x86_64": 321, "aarch64": 280}  # the system call's number
 SIGNATURE = {"obs": rs.Column("uint8", (4, 84, 84)), "number": rs.Column("int64")}
-
-
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder of huge pages; those that are missing are reserved meanwhile."""
-    if not is_real_root():
-        pytest.skip("huge pages are reserved and mounted by the machine's root alone")
-    folder = tmp_path_factory.mktemp("pages")
-    before = int((PAGES / "nr_hugepages").read_text())
-    missing = max(0, PAGES_NEEDED - int((PAGES / "free_hugepages").read_text()))
-    try:
-        (PAGES / "nr_hugepages").write_text(str(before + missing))
-        if int((PAGES / "free_hugepages").read_text()) < PAGES_NEEDED:
-            pytest.skip(f"the machine cannot reserve {PAGES_NEEDED} huge pages of 2 MB now")
-        mount = [program("mount", "mount"), "-t", "hugetlbfs", "-o", "pagesize=2M", "nodev", str(folder)]
-        mounted = subprocess.run(mount, capture_output=True, text=True)
-        if mounted.returncode:
-            pytest.skip(f"huge pages cannot be mounted: {mounted.stderr.strip()}")
-        yield folder
-        subprocess.run([program("umount", "mount"), str(folder)], check=True)
-    finally:
-        (PAGES / "nr_hugepages").write_text(str(before))
-
-
-@pytest.fixture
-def lab(pages: Path) -> Iterator[Lab]:
-    try:
-        find_executable("dpdk")
-        made = Lab("tap")
-    except (rs.ServerError, LabError, NamespaceError) as error:
-        pytest.skip(str(error))
-    with made:
-        yield made
-
-
 Serve = Callable[..., LabServer]
 
 
