@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import redis
 
 from .cluster_address import ClusterAddress
+from .cluster_begin import Membership
 from .cluster_checkpoint import CHECKPOINT_FILE, read_checkpoint, write_checkpoint
 from .cluster_device import FIRST_PORT, SharedDevice
 from .cluster_leave import Forgotten, forget, number_of
@@ -125,6 +126,13 @@ class Cluster(Members):
             have its address, and `port` 0 is 7000. This process asks them through their admin ports, on loopback. When
             a shard has died, the others may have to begin again with it; see `docs/cluster.md`. Not with `host`, `pin`,
             `replicas` and `shard_of`.
+        members: addresses, host:port, of the first shard of each host, where all hosts are started alike: the same list
+            in the same order, and these shards at `announce` and `port`. They join the cluster of the others. If none
+            has one, the first member begins it, with its `tables`, as soon as every other one has said that it has no
+            cluster either. A member that has lost its folder joins with another number: the lost shard is taken out.
+            Not with `shard_of`, `replicas` or a checkpoint.
+        begin: with `members`: the first one begins a cluster although others have not answered for `start_timeout`.
+            They must have none.
         given_up: ends the start with a ServerError once it is set, and later the watch, as `stop` does, which sets it.
 
     Attributes:
@@ -142,8 +150,9 @@ class Cluster(Members):
     Raises:
         TakeOverRefused: the shard that was to be taken over stays where it is; the message says why.
         ServerError: a shard did not start; the folder is that of another number of shards, or of shards whose numbers
-            others have by now; no shard of `shard_of` answers; a checkpoint is not whole or does not fit `tables`; or
-            there are append-only files of after "checkpoint".
+            others have by now; no shard of `shard_of` answers, or one of `members` that may have a cluster
+            does not; a checkpoint is not whole or does not fit `tables`; or there are append-only files of after
+            "checkpoint".
     """
 
     def __init__(
@@ -165,6 +174,8 @@ class Cluster(Members):
         take_over: int | None = None,
         replicas: int = 0,
         transport: str = "kernel",
+        members: Iterable[str] | None = None,
+        begin: bool = False,
         given_up: threading.Event | None = None,
     ) -> None:
         if transport not in SHARD_TRANSPORTS:
@@ -176,6 +187,10 @@ class Cluster(Members):
             )
         self._tables, self._announced = list(tables), announce or host
         _check(self._tables, shards, self._announced, restore, shard_of, take_over, replicas)
+        if begin and members is None:
+            raise ServerError("expected begin with members: without them a cluster is begun anyway, or joined")
+        if members is not None and (shard_of is not None or replicas or not port or restore not in (None, "latest")):
+            raise ServerError("expected members with a port, and without shard_of, replicas and a checkpoint")
         self._owner = os.getpid()
         self._host, self._password, self._shard_of = host, password, shard_of
         self._takes_over = take_over
@@ -184,6 +199,10 @@ class Cluster(Members):
                 self._password = password or ClusterAddress.of_client(shard_of).password
             except ValueError as error:
                 raise ServerError(f"shard_of: {error}") from error
+        self._membership: Membership | None = None
+        if members is not None:
+            own = tuple(place_of(ReplicaPlace("", self._announced, port + place)) for place in range(shards))
+            self._membership = Membership(tuple(members), own, (host, port), password, begin)
         self.numbers, self._turns = list(range(shards)), itertools.count()
         self._shares = shards
         """Over how many shards tables were shared out; some may have been taken out since."""
@@ -289,6 +308,8 @@ class Cluster(Members):
     def _begin(self, port: int, restore: str | os.PathLike[str] | None, made: list[Path]) -> None:
         """Starts the shards, again where others have taken their numbers. `made` gets the folders that are new."""
         before, files = self._beginning(restore, made)
+        if self._membership is not None:
+            self._find_members(self._membership, is_new=before is None)
         entered = False
         while not entered:
             if self._shard_of is not None:
@@ -303,6 +324,17 @@ class Cluster(Members):
                 folders.chain = [folders.chain[0] if first is None else first]
                 self.servers.append(self._start(number, *self._ports(port, place), files[place]))
             entered = self._entered()
+
+    def _find_members(self, membership: Membership, is_new: bool) -> None:
+        """Has these shards join the cluster of the other members, if they have one."""
+        self._shard_of = membership.cluster_to_join(not is_new, self._start_timeout, self._stopping)
+        if self._shard_of is not None:
+            self._tables = []  # those of the cluster
+            if is_new:
+                membership.forget_lost(self._shard_of)
+        elif not is_new and 0 not in self.numbers:  # they had joined
+            self._tables = []
+            self._incomplete.update(self.numbers)
 
     @property
     def _tls_port(self) -> int:

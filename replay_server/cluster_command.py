@@ -72,7 +72,7 @@ def _start_parser() -> argparse.ArgumentParser:
         epilog=f"The password comes from --password-file or the variable {PASSWORD_VARIABLE}. Exit status: 0 stopped "
         "by a signal, or because every shard was, 1 failure, 2 usage.",
     )
-    parser.add_argument("--shards", type=int, metavar="N", help="how many (default 2; with --shard-of 1)")
+    parser.add_argument("--shards", type=int, metavar="N", help="how many (default 2; with --shard-of or --members 1)")
     parser.add_argument(
         "--replicas",
         type=int,
@@ -85,6 +85,18 @@ def _start_parser() -> argparse.ArgumentParser:
         "--shard-of",
         metavar="URL",
         help=f"a cluster that runs, {SCHEME}host:port, which these shards join, with its tables and its password",
+    )
+    parser.add_argument(
+        "--members",
+        metavar="HOST:PORT,…",
+        help="the first shard of each host, the same list on all of them: these shards join the cluster that the "
+        "others have. If none has one, the first of the list begins it",
+    )
+    parser.add_argument(
+        "--begin",
+        action="store_true",
+        help="with --members: the first one begins a cluster although others have not answered for 30 s. They must "
+        "have none",
     )
     parser.add_argument(
         "--take-over",
@@ -111,8 +123,8 @@ def _start_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--config",
         metavar="FILE.toml",
-        help="settings and tables, as for serve; options here win. With --shard-of the tables are those of the cluster "
-        "joined: of FILE's, one that it lacks is named as left out",
+        help="settings and tables, as for serve; options here win. Shards that join a cluster have its tables: one of "
+        "FILE that it lacks is left out, and named",
     )
     about = "where files are written: a folder a shard, and the topology; made if it is missing"
     parser.add_argument("--dir", metavar="PATH", help=about)
@@ -190,7 +202,7 @@ def _start(arguments: list[str]) -> int:
     try:
         cluster = Cluster(
             settings.tables if options.shard_of is None else (),
-            (1 if options.shard_of else 2) if options.shards is None else options.shards,
+            (1 if options.shard_of or options.members else 2) if options.shards is None else options.shards,
             settings.host,
             settings.port,
             password,
@@ -204,12 +216,14 @@ def _start(arguments: list[str]) -> int:
             take_over=options.take_over,
             transport=settings.transport,
             replicas=options.replicas,
+            members=None if options.members is None else options.members.split(","),
+            begin=options.begin,
             given_up=asked,
         )
     except (ReplayError, ValueError, OSError, redis.RedisError) as error:
         return 0 if signals else _fail(str(error), EXIT_FAILURE)  # a start that fails sets `asked`, too
     with cluster:
-        if options.shard_of is not None:
+        if options.shard_of is not None or options.members is not None:
             _name_left_out(settings.tables, cluster)
         print(f"ready url={_open_url(cluster.url)} pids={','.join(map(str, cluster.pids))}", flush=True)
         while not asked.wait(0.1) and not cluster.was_stopped:
@@ -236,11 +250,11 @@ def _start_on_engine(
     """Has Ray run the shards. On a Ray cluster that was there they go on when this has returned."""
     from .jobs.placed_cluster import PlacedCluster, connected
 
-    own = (options.shard_of, options.take_over, options.announce, options.pin)
+    own = (options.shard_of, options.members, options.begin or None, options.take_over, options.announce, options.pin)
     if any(value is not None for value in own) or settings.host != "127.0.0.1":
         return _fail(
-            "--on does not go with --shard-of, --take-over, --announce, --pin and --host: a shard listens where Ray "
-            "has its node",
+            "--on does not go with --shard-of, --members, --begin, --take-over, --announce, --pin and --host: a shard "
+            "listens where Ray has its node",
             EXIT_USAGE,
         )
     given = {

@@ -296,7 +296,7 @@ class Members:
                 raise ServerError(f"shard_of: {error}") from error
             if not topology.shards:
                 raise ServerError(f"shard_of: {url.rpartition('@')[2]} is no cluster: it has no topology")
-            if not topology.moves:
+            if not topology.moves or file is not None:  # a move may wait for these shards to come back
                 break
             if time.monotonic() > until:
                 raise ServerError("shard_of: slots of keys are moving there; join when that is done")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ import pytest
 
 import replay_server as rs
 from replay_server import cli
+from replay_server.cluster_shards import Shards
 from replay_server.config import load_config, read_password
 
 MOST_EXPOSED = 20
@@ -241,30 +245,35 @@ def test_the_server_of_the_pod_serves_with_the_settings_of_the_map(objects: dict
 
 
 NAME_SERVICE = """
+import re
+import runpy
 import socket
 
 known = socket.getaddrinfo
 
 
 def getaddrinfo(host, *further, **named):
-    hosts = [f"127.0.0.{place}" for place in (2, 3, 4)] if host == "replay-shards" else [host]
-    return [each for one in hosts for each in known(one, *further, **named)]
+    pod = re.fullmatch(r"replay-shards-(\\d+)\\.replay-shards", str(host))
+    return known(f"127.0.0.{int(pod[1]) + 2}" if pod else host, *further, **named)
 
 
 socket.getaddrinfo = getaddrinfo
 """
-"""A module of Python's start that knows the name of the headless service, which stands for all pods."""
+"""A module of Python's start that knows the names which the headless service gives to pods."""
 
 
 class Pods:
-    """The command of replay-shards.yaml, run for several pods on addresses of loopback that stand for their names.
+    """The command of replay-shards.yaml, run for several pods, whose names stand for addresses of loopback.
 
     `settings` follow those of the ConfigMap."""
 
     def __init__(self, objects: dict[str, Any], folder: Path, port: int, settings: str = "") -> None:
-        (container,) = objects["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+        sts = objects["StatefulSet"]["spec"]
+        (container,) = sts["template"]["spec"]["containers"]
         self._shell, (self._script,) = container["command"], container["args"]
-        assert objects["StatefulSet"]["spec"]["podManagementPolicy"] == "Parallel", "a pod waits for none before it"
+        self._environment = {each["name"]: each["value"] for each in container["env"]}
+        assert sts["podManagementPolicy"] == "Parallel", "a pod waits for none before it"
+        assert self._environment == {"PODS": str(sts["replicas"])}
         self._settings = objects["ConfigMap"]["data"]["replay-server.toml"] + settings
         self._folder, self._port = folder, port
         (folder / "password").write_text("a-password-of-the-test")
@@ -275,46 +284,67 @@ class Pods:
     def url(self, *pods: int) -> str:
         return "redis+cluster://:a-password-of-the-test@" + ",".join(f"127.0.0.{pod + 2}:{self._port}" for pod in pods)
 
-    def start(self, pod: int) -> str:
-        """The line that it prints when it serves."""
-        address, data = f"127.0.0.{pod + 2}", self._folder / f"pod-{pod}"
-        data.mkdir(exist_ok=True)
-        settings = self._folder / f"{pod}.toml"
-        settings.write_text(
-            self._settings.replace("0.0.0.0", address)
-            .replace("port = 6379", f"port = {self._port}")
-            .replace("metrics-port = 9121", "metrics-port = 0")
-            .replace("/etc/replay-server-secret", str(self._folder))
-            .replace("/data", str(data))
-        )
-        script = (
-            self._script.replace('"$HOSTNAME.replay-shards"', address)
-            .replace("replay-shards:6379", f"replay-shards:{self._port}")
-            .replace("/etc/replay-server/replay-server.toml", str(settings))
-            .replace("replay-server cluster", f"{sys.executable} -m replay_server cluster")
-        )
-        assert set(re.findall(r"\S*replay-shards\S*", script)) == {f"redis+cluster://replay-shards:{self._port}"}
-        paths = os.pathsep.join(filter(None, (str(self._folder / "start"), os.environ.get("PYTHONPATH"))))
-        environment = {**os.environ, "HOSTNAME": f"replay-shards-{pod}", "PYTHONPATH": paths}
-        with (self._folder / f"{pod}.log").open("a") as errors:
-            self._running[pod] = process = subprocess.Popen(
-                [*self._shell, script], stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, cwd=data
+    def launch(self, *pods: int) -> None:
+        """Starts their processes."""
+        for pod in pods:
+            address, data = f"127.0.0.{pod + 2}", self._folder / f"pod-{pod}"
+            data.mkdir(exist_ok=True)
+            settings = self._folder / f"{pod}.toml"
+            settings.write_text(
+                self._settings.replace("0.0.0.0", address)
+                .replace("port = 6379", f"port = {self._port}")
+                .replace("metrics-port = 9121", "metrics-port = 0")
+                .replace("/etc/replay-server-secret", str(self._folder))
+                .replace("/data", str(data))
             )
-        assert process.stdout is not None
-        return process.stdout.readline()
+            script = (
+                self._script.replace("replay-shards:6379", f"replay-shards:{self._port}")
+                .replace("/etc/replay-server/replay-server.toml", str(settings))
+                .replace("replay-server cluster", f"{sys.executable} -m replay_server cluster")
+            )
+            paths = os.pathsep.join(filter(None, (str(self._folder / "start"), os.environ.get("PYTHONPATH"))))
+            own = {"HOSTNAME": f"replay-shards-{pod}", "PYTHONPATH": paths}
+            environment = {**os.environ, **self._environment, **own}
+            with (self._folder / f"{pod}.log").open("a") as errors:
+                self._running[pod] = subprocess.Popen(
+                    [*self._shell, script], stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, cwd=data
+                )
 
-    def stop(self, pod: int) -> None:
-        self._running[pod].terminate()
-        assert self.status(pod) == 0
+    def ready(self, pod: int) -> str:
+        """The line that it prints when it serves."""
+        output = self._running[pod].stdout
+        assert output is not None
+        return output.readline()
+
+    def start(self, *pods: int) -> list[str]:
+        """The lines that they print when they serve."""
+        self.launch(*pods)
+        return [self.ready(pod) for pod in pods]
+
+    def stop(self, *pods: int) -> None:
+        for pod in pods:
+            self._running[pod].terminate()
+        assert [self.status(pod) for pod in pods] == [0] * len(pods)
+
+    def lose_volume(self, pod: int) -> None:
+        shutil.rmtree(self._folder / f"pod-{pod}")
 
     def status(self, pod: int) -> int:
         """With which it ends."""
         with self._running.pop(pod) as process:
             return process.wait(60)
 
-    def log(self, pod: int) -> str:
-        """What it printed as errors."""
-        return (self._folder / f"{pod}.log").read_text()
+    def log(self, pod: int) -> list[str]:
+        """The lines that it printed as errors, without those that it waits."""
+        lines = (self._folder / f"{pod}.log").read_text().splitlines()
+        return [line for line in lines if "waiting for" not in line]
+
+    def wait_until_it_waits(self, pod: int) -> None:
+        until = time.monotonic() + 100
+        while "waiting for" not in (self._folder / f"{pod}.log").read_text():
+            assert self._running[pod].poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)
 
     def close(self) -> None:
         for process in self._running.values():
@@ -338,42 +368,94 @@ def port() -> int:
         return probe.getsockname()[1]
 
 
-def test_the_pods_of_the_set_are_one_replay_and_each_comes_back_to_it(deploy: Path, tmp_path: Path, port: int) -> None:
-    pods = Pods(objects_of(deploy, "replay-shards"), tmp_path, port, TABLES)
-    try:
-        for pod in range(3):
-            assert pods.start(pod).startswith("ready url=redis+cluster://127.0.0.2:")
-        with rs.Client(pods.url(0)) as client:
-            assert client.info("t")["capacity"] == 300
-            ids = client.add("t", {"x": np.arange(90)})
-            client.redis.set("key", "value")
-            assert len(client.redis.execute_command("CLUSTER SHARDS")) == 3
-        pods.stop(1)
-        pods.stop(0)  # rules of save: it writes a snapshot
-        for pod in (1, 0):  # the first one is away when another one comes back
-            assert "127.0.0.4" in pods.start(pod)
-        with rs.Client(pods.url(2, 1)) as client:
-            assert sorted(client.get("t", ids).data["x"].tolist()) == list(range(90))
-            assert client.redis.get("key") == b"value"
-    finally:
-        pods.close()
-    assert [pods.log(pod) for pod in range(3)] == ["", "", ""]
+@pytest.fixture
+def pods(deploy: Path, tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pods]:
+    found = Pods(objects_of(deploy, "replay-shards"), tmp_path, port, TABLES)
+    monkeypatch.setattr(socket, "getaddrinfo", socket.getaddrinfo)  # put back after the test
+    runpy.run_path(str(tmp_path / "start/sitecustomize.py"))
+    yield found
+    found.close()
 
 
-def test_a_pod_that_finds_no_other_ends_and_one_that_joins_tells_which_tables_it_leaves_out(
-    deploy: Path, tmp_path: Path, port: int
+def numbers_told_by(url: str) -> list[int]:
+    with Shards(url) as shards:
+        return [shard.number for shard in shards.topology.shards]
+
+
+def test_the_pods_of_the_set_are_one_replay_and_each_comes_back_to_it(pods: Pods) -> None:
+    for ready in pods.start(0, 1, 2):
+        assert ready.startswith("ready url=redis+cluster://replay-shards-0.replay-shards:")
+    with rs.Client(pods.url(0)) as client:
+        assert client.info("t")["capacity"] == 300
+        ids = client.add("t", {"x": np.arange(90)})
+        client.redis.set("key", "value")
+        assert numbers_told_by(pods.url(0)) == [0, 1, 2]
+    pods.stop(1, 0)  # rules of save: they write snapshots
+    for pod in (1, 0):  # the first one is away when another one comes back
+        assert "replay-shards-2.replay-shards:" in pods.start(pod)[0]
+    with rs.Client(pods.url(2, 1)) as client:
+        assert sorted(client.get("t", ids).data["x"].tolist()) == list(range(90))
+        assert client.redis.get("key") == b"value"
+        assert numbers_told_by(pods.url(2, 1)) == [0, 1, 2]
+    assert [pods.log(pod) for pod in range(3)] == [[], [], []]
+
+
+def test_the_first_pod_without_its_volume_joins_the_others(pods: Pods) -> None:
+    pods.start(0, 1, 2)
+    with rs.Client(pods.url(0)) as client:
+        ids = client.add("t", {"x": np.arange(90)})
+    pods.stop(0)
+    pods.lose_volume(0)
+    (ready,) = pods.start(0)
+    assert ready.count("replay-shards-") == 3
+    (said,) = pods.log(0)
+    assert said.startswith("shard 0 was at replay-shards-0.replay-shards:")
+    with rs.Client(pods.url(0)) as client:
+        assert numbers_told_by(pods.url(0)) == [1, 2, 3]
+        assert client.info("t")["capacity"] == 300
+        left = ids[ids >> np.uint64(56) != 0]
+        assert len(client.get("t", left)) == client.info("t")["size"] == len(left)
+        client.redis.set("key", "value")
+    with rs.Client(pods.url(2)) as client:
+        assert client.redis.get("key") == b"value"
+    pods.stop(0)  # with its new number it comes back as any other
+    assert pods.start(0)[0].count("replay-shards-") == 3
+    assert numbers_told_by(pods.url(1)) == [1, 2, 3]
+
+
+def test_pods_that_start_together_find_that_the_first_one_has_lost_its_volume(pods: Pods) -> None:
+    pods.start(0, 1, 2)
+    with rs.Client(pods.url(0)) as client:
+        client.add("t", {"x": np.arange(90)})
+        left = client.info("t")["shards"]
+    pods.stop(0, 1, 2)
+    pods.lose_volume(0)
+    pods.launch(0, 1, 2)
+    while not (ready := pods.ready(0)):  # it gives up after 30 s, and Kubernetes starts it again
+        assert pods.status(0) == 1
+        pods.launch(0)
+    assert ready.count("replay-shards-") == 3
+    assert all(pods.ready(pod) for pod in (1, 2))
+    with rs.Client(pods.url(2)) as client:
+        assert numbers_told_by(pods.url(2)) == [1, 2, 3]
+        assert client.info("t")["size"] == left[1]["size"] + left[2]["size"]
+
+
+def test_a_pod_that_finds_no_cluster_waits_and_one_that_joins_tells_which_tables_it_leaves_out(
+    deploy: Path, tmp_path: Path, pods: Pods, port: int
 ) -> None:
-    alone = Pods(objects_of(deploy, "replay-shards"), tmp_path, port, TABLES.replace('"t"', '"later"'))
-    assert (alone.start(1), alone.status(1)) == ("", 1)
-    assert "no shard answers at replay-shards" in alone.log(1)
-    (tmp_path / "begun").mkdir()
-    pods = Pods(objects_of(deploy, "replay-shards"), tmp_path / "begun", port, TABLES)
+    (tmp_path / "another").mkdir()
+    another = Pods(objects_of(deploy, "replay-shards"), tmp_path / "another", port, TABLES.replace('"t"', '"later"'))
     try:
-        assert pods.start(0).startswith("ready")
-        assert alone.start(1).startswith("ready")
-        assert "table 'later' of the file is left out" in alone.log(1)
+        another.launch(1)
+        another.wait_until_it_waits(1)
+        another.stop(1)
+        another.launch(1)
+        pods.start(0, 2)
+        assert another.ready(1).startswith("ready")
+        (said,) = another.log(1)
+        assert "table 'later' of the file is left out" in said
         with rs.Client(pods.url(0)) as client:
             assert client.tables() == ["t"]
     finally:
-        alone.close()
-        pods.close()
+        another.close()

@@ -5,19 +5,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import redis
 from shards import SHARD, shards_of, wait_for
 
 import replay_server as rs
+from replay_server.cluster_begin import _knows_of_none
 from replay_server.topology import Topology
 
 TABLE = rs.Table("t", capacity=600, signature={"k": rs.Column("int64")}, rate_limiter=rs.MinSize(2), seed=7)
@@ -357,17 +363,21 @@ def test_a_cluster_without_a_password_is_not_joined_with_one() -> None:
             rs.Cluster(shard_of=url, shards=1)
 
 
-def test_a_join_waits_for_slots_that_move() -> None:
+def test_a_join_waits_for_slots_that_move_and_one_that_comes_back_does_not(tmp_path: Path) -> None:
     with rs.Cluster(shards=2) as cluster:
+        with rs.Cluster(shard_of=cluster.url, shards=1, directory=tmp_path) as joined:
+            assert joined.numbers == [2]
         for number in range(2):
             with rs.Client(cluster.servers[number].url) as own:
                 own.command(*cluster.topology.beginning([5], 1).arguments(number))
         wait_for(lambda: cluster.topology.moves)
-        with pytest.raises(rs.ServerError, match="slots of keys are moving"):
-            rs.Cluster(shard_of=cluster.url, shards=1, start_timeout=1.0)
-        cluster.move([5], 1)
-        with rs.Cluster(shard_of=cluster.url, shards=1) as joined:
-            assert joined.numbers == [2]
+        with rs.Cluster(shard_of=cluster.url, shards=1, directory=tmp_path) as back:  # the move may need it
+            assert back.topology.moves == cluster.topology.moves != ()
+            with pytest.raises(rs.ServerError, match="slots of keys are moving"):
+                rs.Cluster(shard_of=cluster.url, shards=1, start_timeout=1.0)
+            cluster.move([5], 1)
+            with rs.Cluster(shard_of=cluster.url, shards=1) as joined:
+                assert (back.numbers, joined.numbers) == ([2], [3])
 
 
 def test_a_folder_joins_no_other_cluster_while_shards_of_its_own_answer(tmp_path: Path) -> None:
@@ -402,3 +412,114 @@ def test_a_folder_is_joined_again_unless_another_shard_has_its_number(tmp_path: 
         pytest.raises(rs.ServerError, match="shard 1, and another one has this number by now"),
     ):
         rs.Cluster(shard_of=cluster.url, shards=1, directory=tmp_path)
+
+
+# ---- members ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ports() -> list[int]:
+    with socket.socket() as one, socket.socket() as other:
+        for probe in (one, other):
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in (one, other)]
+
+
+@pytest.fixture
+def members(ports: list[int]) -> list[str]:
+    return [f"127.0.0.1:{port}" for port in ports]
+
+
+def test_a_first_member_begins_no_cluster_while_another_one_may_have_one(
+    tmp_path: Path, ports: list[int], members: list[str]
+) -> None:
+    of_first: dict[str, Any] = {"shards": 1, "port": ports[0], "members": members, "directory": tmp_path / "first"}
+    of_second: dict[str, Any] = {"shards": 1, "port": ports[1], "members": members, "directory": tmp_path / "second"}
+
+    def refused() -> None:
+        with pytest.raises(rs.ServerError, match=rf"{members[1]} did not answer: they may have a cluster.*--begin"):
+            rs.Cluster([TABLE], **of_first, start_timeout=0.0)
+        assert not (tmp_path / "first").exists()
+
+    refused()
+    with rs.Server(port=ports[1], config={"cluster-enabled": True}):  # it has started, and is told its topology later
+        refused()
+    with rs.Cluster([TABLE], **of_first, begin=True, start_timeout=10.0) as cluster:
+        assert cluster.numbers == [0]
+        with rs.Cluster([TABLE], **of_second) as joined, rs.Client(joined.url) as client:
+            assert joined.numbers == [1]
+            assert client.info("t")["capacity"] == 1200
+    shutil.rmtree(tmp_path / "first")
+    refused()
+
+
+def test_members_wait_for_the_first_one_unless_it_has_lost_its_files(
+    tmp_path: Path, ports: list[int], members: list[str]
+) -> None:
+    def member(number: int) -> rs.Cluster:
+        return rs.Cluster(
+            [TABLE], shards=1, port=ports[number], members=members, directory=tmp_path / str(number), restore="latest"
+        )
+
+    def both() -> tuple[rs.Cluster, rs.Cluster]:
+        with ThreadPoolExecutor(1) as pool:
+            second = pool.submit(member, 1)
+            return member(0), second.result()
+
+    first, second = both()
+    with first, second, rs.Client(first.url) as client:
+        assert (first.numbers, second.numbers) == ([0], [1])
+        ids = client.add("t", {"k": np.arange(200)})
+        client.checkpoint()
+    first, second = both()
+    with first, second:
+        assert (first.numbers, second.numbers) == ([0], [1])
+    shutil.rmtree(tmp_path / "0")
+    first, second = both()
+    with first, second, rs.Client(first.url) as client:
+        assert (first.numbers, second.numbers, first.topology.gone) == ([2], [1], {0})
+        left = ids[ids >> np.uint64(56) == 1]
+        assert len(client.get("t", left)) == client.info("t")["size"] == len(left)
+    first, second = both()
+    with first, second:
+        assert (first.numbers, second.numbers) == ([2], [1])
+
+
+def test_clients_find_a_closed_connection_where_a_member_waits(ports: list[int], members: list[str]) -> None:
+    given_up = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            starting = pool.submit(lambda: rs.Cluster(shards=1, port=ports[1], members=members, given_up=given_up))
+            wait_for(lambda: _knows_of_none(members[1]))
+            with pytest.raises(rs.ConnectionLost), rs.Client(f"redis://{members[1]}", reconnect_timeout=0.0) as client:
+                client.tables()
+            with redis.Redis(port=ports[1]) as client, pytest.raises(redis.ConnectionError):
+                client.ping()
+        finally:
+            given_up.set()
+        with pytest.raises(rs.ServerError, match="the start was given up"):
+            starting.result()
+
+
+def test_a_member_that_refuses_the_password_is_no_reason_to_begin(ports: list[int], members: list[str]) -> None:
+    with (
+        rs.Server(port=ports[1], password="another", config={"cluster-enabled": True}),
+        pytest.raises(rs.ServerError, match=f"member {members[1]} refuses the password"),
+    ):
+        rs.Cluster(shards=1, port=ports[0], members=members, password=PASSWORD, begin=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"members": []}, "expected members, host:port of each host, got none"),
+        ({"members": ["a:1", "b"]}, "expected members as host:port, got 'b'"),
+        ({"members": ["a:1"], "port": 0}, "expected members with a port"),
+        ({"members": ["a:1"], "shard_of": "redis+cluster://127.0.0.1:1"}, "expected members with a port, and without"),
+        ({"members": ["a:1"], "restore": "checkpoint"}, "expected members with a port, and without"),
+        ({"begin": True}, "expected begin with members"),
+    ],
+)
+def test_members_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(rs.ServerError, match=message):
+        rs.Cluster(**{"shards": 1, "port": 1, **options})
