@@ -1,5 +1,5 @@
 """A client's lost calls: which are repeated after their connection broke, for how long, and what the others' callers
-get. Calls of serverless functions are repeated by `serverless.backends.backend`.
+get. Calls of serverless functions are repeated by `serverless.backends.lost_function_calls`.
 
 A connection that breaks under a call leaves open whether the server did it. A call is repeated here, and nowhere else,
 where doing it twice does no harm: `Command.repeatable`, which each function of `commands` and `gradients` decides. Some

@@ -1,7 +1,8 @@
 """Functions on a platform, as futures: ``backend.submit(request) -> Future[bytes]``.
 
-`Backend` is the same for all platforms: it caps how many invocations run at once, gives each a time limit, tries again
-what a platform lost, and records every attempt. A platform (`Platform`) only invokes: one call, one answer or error.
+`Backend` is the same for all platforms: it caps how many invocations run at once, gives each a time limit, makes lost
+calls again (`lost_function_calls`), and records every attempt. A platform (`Platform`) only invokes: one call, one
+answer or error.
 
 A platform that blocks gets a thread for each invocation at a time. One that has an event loop (`LoopPlatform`: HTTP and
 Lambda) is waited for there, a thousand invocations in one thread. How a call goes is written once, as coroutines: on a
@@ -34,48 +35,22 @@ from replay_server.rl.function_contract import (
     decode_response,
 )
 from replay_server.serverless.backends.event_loop import EventLoop
+from replay_server.serverless.backends.lost_function_calls import (
+    FunctionError,
+    FunctionFailed,
+    FunctionLost,
+    FunctionTimeout,
+    answer_of_attempts,
+)
 
 T = TypeVar("T")
 
 WARM_S = 120.0
 """Patience with an instance that is made warm."""
-RETRY_S = 0.05
-"""Rest before the second attempt; twice as long before each further one, at most `RETRY_S_MAX`."""
-RETRY_S_MAX = 2.0
 CLOSE_S = 10.0
 """Patience with a platform that does not end what runs on it."""
 
 _log = logging.getLogger(__name__)
-
-
-class FunctionError(Exception):
-    """An invocation brought no response. What the platform knows of it goes into its record.
-
-    Args:
-        instance: names where it ran, as its measurements would; "" = not known.
-        cold: whether the instance had been started for it.
-    """
-
-    def __init__(self, message: str, *, instance: str = "", cold: bool = False) -> None:
-        super().__init__(message)
-        self.instance = instance
-        self.cold = cold
-
-
-class FunctionTimeout(FunctionError):
-    """It was ended, because it took longer than its time limit."""
-
-
-class FunctionLost(FunctionError):
-    """Its process died, or the platform lost it."""
-
-
-class FunctionFailed(FunctionError):
-    """The function answered that it failed; `.failure` tells how (`replay_server.rl.function_contract.Failure`)."""
-
-    def __init__(self, message: str, failure: Any) -> None:
-        super().__init__(message)
-        self.failure = failure
 
 
 Attempt = Callable[[bytes, Callable[[], bytes]], bytes]
@@ -174,7 +149,7 @@ class Unfinished:
     """None while it waits for its turn."""
 
 
-class _Call(Future[bytes]):
+class Call(Future[bytes]):
     """A submitted request: its future, which also tells those who `wait` for it at once when it is cancelled."""
 
     def __init__(self, payload: bytes, request: Request, timeout_s: float, retries: int) -> None:
@@ -236,8 +211,8 @@ class Backend:
         self._on_invocation = on_invocation
         self._telling = threading.Lock()
         self._change = threading.Condition()
-        self._waiting: deque[_Call] = deque()
-        self._running: set[_Call] = set()
+        self._waiting: deque[Call] = deque()
+        self._running: set[Call] = set()
         self._threads: list[threading.Thread] = []
         self._free_threads = 0
         self._tasks = 0
@@ -257,7 +232,7 @@ class Backend:
             ContractError: the payload is no request.
             RuntimeError: the backend is closed.
         """
-        call = _Call(
+        call = Call(
             bytes(payload),
             decode_request(payload),
             self._timeout_s if timeout_s is None else _checked_timeout(timeout_s),
@@ -344,7 +319,7 @@ class Backend:
         async def invoked() -> bytes:
             return invoke()
 
-        call = _Call(payload, decode_request(payload), self._timeout_s, retries=0)
+        call = Call(payload, decode_request(payload), self._timeout_s, retries=0)
         with self._change:
             self._running.add(call)
         try:
@@ -375,7 +350,7 @@ class Backend:
             # Else the last of them lives on, payload and all, while this thread waits.
             del call, answer, error
 
-    def _next(self) -> _Call | None:
+    def _next(self) -> Call | None:
         """The oldest call that was not cancelled. None = the backend closes, or a task finds none that waits.
 
         A thread waits for one.
@@ -410,33 +385,16 @@ class Backend:
             return self.platform.invoke(payload, limit_s)
         return await self._on_loop.invoke_async(payload, limit_s)
 
-    async def _run(self, call: _Call) -> tuple[bytes, FunctionError | None]:
+    async def _run(self, call: Call) -> tuple[bytes, FunctionError | None]:
         """All attempts at a call: the answer of the one that succeeded, or the last one's error."""
-        queued = call.queued
-        error: FunctionError | None = None
-        for attempt in range(1, call.retries + 2):
-            if error is not None and await self._rest(min(RETRY_S * 2 ** (attempt - 2), RETRY_S_MAX)):
-                break
-            limit_s = call.timeout_s
-            if call.request.deadline:
-                limit_s = min(limit_s, call.request.deadline - time.time())
-            if self._closed.is_set():
-                return b"", error or FunctionLost(f"{call.request.request}: the backend was closed before it began")
-            if limit_s <= 0:
-                late = f"{call.request.request}: its deadline was over before attempt {attempt}: give it more time"
-                return b"", error or FunctionTimeout(late)
-            invoked = self._invoke(call.payload, limit_s)
-            answer, error, ended = await self._attempt(call, attempt, queued, invoked)
-            if error is None:
-                return answer, None
-            if type(error) is FunctionError or (isinstance(error, FunctionFailed) and not error.failure.retry):
-                break
-            queued = ended
-            call.unfinished = replace(call.unfinished, attempt=attempt + 1, queued=queued, started=None)
-        return b"", error
+
+        async def attempt(number: int, queued: float, limit_s: float) -> tuple[bytes, FunctionError | None, float]:
+            return await self._attempt(call, number, queued, self._invoke(call.payload, limit_s))
+
+        return await answer_of_attempts(call, attempt, self._rest, self._closed.is_set)
 
     async def _attempt(
-        self, call: _Call, attempt: int, queued: float, invoked: Awaitable[bytes]
+        self, call: Call, attempt: int, queued: float, invoked: Awaitable[bytes]
     ) -> tuple[bytes, FunctionError | None, float]:
         """One invocation, recorded: its answer or its error, and when it ended."""
         began = time.perf_counter()
@@ -485,7 +443,7 @@ class Backend:
         memory_mb_of = getattr(self.platform, "memory_mb_of", None)
         return self.platform.memory_mb if memory_mb_of is None else memory_mb_of(kind)
 
-    def _checked(self, call: _Call, answer: bytes) -> Response:
+    def _checked(self, call: Call, answer: bytes) -> Response:
         """The response in an answer. FunctionLost where there is none, or another request's."""
         try:
             response = decode_response(answer)
