@@ -28,9 +28,9 @@ All that is known of some rollouts lies under `rollouts:{NAME}`, in braces so th
 A place is the number of a sample: those of batch b are b · batch_samples up to (b + 1) · batch_samples - 1. The unit of
 a task is a sample or a group: its number is that of its first sample, over the number of its samples.
 
-No call does more work than for _MOST places, for those that its arguments name, for the max_staleness + 1 batches, or,
-with a max_delay, for the groups of two batches. Where more than _MOST leases have expired, they become free by several
-calls of LEASE.
+No call does more work than for MOST_PLACES places, for those that its arguments name, for the max_staleness + 1
+batches, or, with a max_delay, for the groups of two batches. Where more than MOST_PLACES leases have expired, they
+become free by several calls of LEASE. The scripts that lease are in `rollout_leases`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ import hashlib
 
 MOST_SAMPLE_BYTES = 32 << 20
 """With its segments. Scripts have 64 MiB (`script-memory-limit`)."""
-_MOST = 256
+MOST_PLACES = 256
 """Places that a call grants, or frees; segments of a sample."""
 
 _BEGIN = """
@@ -125,8 +125,8 @@ return {incarnation, spec}
 """Key: the rollouts. Arguments: spec, incarnation, first version, batch_samples, max_staleness, lease_ms, how many
 tasks, max_delay, group_size. Answer: the incarnation and the spec that there are."""
 
-_SEGMENTS = f"""
-local most_segments = {_MOST}
+SEGMENTS = f"""
+local most_segments = {MOST_PLACES}
 
 -- What is known of the segments of a place; nil: there are none.
 local function segments_of(key, place)
@@ -158,123 +158,8 @@ local function too_many_bytes(bytes)
 end
 """
 
-_GRANTS = f"""
-local leases, expiry, calls, free = unpack(KEYS, 3)
-local now = now_ms()
-
--- Frees the places whose leases have expired; whether there may be more of them.
-local function free_expired()
-    local expired = redis.call('ZRANGEBYSCORE', expiry, '-inf', text(now), 'LIMIT', '0', '{_MOST}')
-    for _, place in ipairs(expired) do
-        redis.call('ZREM', expiry, place)
-        redis.call('ZADD', free, place, place)
-    end
-    return #expired == {_MOST}
-end
-
--- Milliseconds until a lease expires; -1: there is none.
-local function expires_ms()
-    local soonest = redis.call('ZRANGE', expiry, 0, 0, 'WITHSCORES')[2]
-    return soonest and math.max(1, tonumber(soonest) - now) or -1
-end
-
-local function grant(places, holder, told)
-    for _, place in ipairs(places) do
-        local former = redis.call('HGET', leases, place)
-        if former then redis.call('HDEL', calls, former) end
-        redis.call('HSET', leases, place, holder)
-        redis.call('ZREM', free, place)
-        redis.call('ZADD', expiry, text(now + lease_ms), place)
-    end
-    local granted = table.concat(told or places, ' ')
-    redis.call('HSET', calls, holder, granted)
-    return {{1, granted}}
-end
-"""
-
-LEASE = Script(
-    _SEGMENTS
-    + _GRANTS
-    + f"""
-local holder, count, policy = ARGV[2], math.min(tonumber(ARGV[3]), {_MOST}), tonumber(ARGV[4])
-local drops = ARGV[5] == '1'
-"""
-    + """
-if policy > version + 1 then
-    return redis.error_reply('ERR the learner is at policy version ' .. text(version) .. ', so a worker may have ' ..
-        text(version + 1) .. ' at most, got ' .. text(policy) .. ': is it another run? Nothing was leased')
-end
-local before = redis.call('HGET', calls, holder)
-if before then return {1, before} end
-
--- The first place that a policy is too old for: what makes the bound hold (see rollouts.py).
-local function bound(of) return (math.min(of, version) + max_staleness - max_delay + 1) * batch_samples end
-
-if free_expired() then return {-1} end
-local places = redis.call('ZRANGEBYSCORE', free, '-inf', '(' .. text(bound(policy)), 'LIMIT', '0', text(count))
-local told, dropped = {}, 0
-for at, place in ipairs(places) do
-    local key = KEYS[1] .. ':segments:' .. text(math.floor(place / batch_samples))
-    local of = segments_of(key, place)
-    told[at] = place
-    if of and drops then
-        dropped = dropped + of.count
-        if dropped > most_segments and at > 1 then
-            places = {unpack(places, 1, at - 1)}
-            told[at], count = nil, 0
-            break
-        end
-        for number = 0, of.count - 1 do redis.call('HDEL', key, place .. ':' .. text(number)) end
-        redis.call('HDEL', key, place)
-    elseif of then
-        told[at] = place .. ':' .. text(of.count)
-    end
-end
-local first_fresh = fresh
-while #places < count and fresh < bound(policy) do
-    places[#places + 1], told[#told + 1] = text(fresh), text(fresh)
-    fresh = fresh + 1
-end
-if #places == 0 then
-    local lowest = redis.call('ZRANGE', free, 0, 0)[1]
-    if lowest or fresh < bound(version) then
-        local batch = math.floor((lowest or fresh) / batch_samples)
-        return redis.error_reply('STALEVERSION policy version ' .. text(policy) .. ' is too old: what can be leased is '
-            .. 'for batch ' .. text(batch) .. ', which needs at least version '
-            .. text(batch + max_delay - max_staleness) .. '; fetch newer weights. Nothing was leased')
-    end
-    return {0, changes, expires_ms(), version}
-end
-if fresh > first_fresh then redis.call('HSET', KEYS[1], 'next', text(fresh)) end
-return grant(places, holder, told)
-"""
-)
-"""Keys: the rollouts, changes, leases, expiry, calls, free. Arguments: incarnation, holder, how many, policy version,
-1: segments that are there are dropped. Answer: 1 and the places, each with :COUNT if it has segments; 0, the number of
-changes, milliseconds until a lease expires (-1: there is none), and the learner's version; or -1: more leases have
-expired than one call frees, so call again."""
-
-LEASE_UNITS = Script(
-    _GRANTS
-    + f"""
-local holder, count, task = ARGV[2], math.min(tonumber(ARGV[3]), {_MOST}), ARGV[4]
-"""
-    + """
-local before = redis.call('HGET', calls, holder)
-if before then return {1, before} end
-if free_expired() then return {-1} end
-local units = redis.call('ZRANGE', free, 0, count - 1)
-if #units == 0 then
-    return {0, tonumber(redis.call('HGET', KEYS[1], 'changes:' .. task) or 0), expires_ms()}
-end
-return grant(units, holder)
-"""
-)
-"""Keys: the rollouts, and the task's changes, leases, expiry, calls, free. Arguments: incarnation, holder, how many,
-the task's number. Answer: as that of LEASE, without the version."""
-
 SUBMIT = Script(
-    _SEGMENTS
+    SEGMENTS
     + """
 local samples, columns = tonumber(ARGV[2]), tonumber(ARGV[3])
 local width, lost, held = 5 + 2 * columns, {}, {}
@@ -326,7 +211,7 @@ changed: which sample is refused, from 0, and -1 and which ragged column is miss
 rows; -3 and how many bytes it would have; or -4 and how many segments there are."""
 
 APPEND = Script(
-    _SEGMENTS
+    SEGMENTS
     + """
 local place, holder, segment, policy, number = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[7])
 local batch = math.floor(tonumber(place) / batch_samples)
@@ -394,34 +279,6 @@ return lost
 """Keys: the rollouts, and the task's changes, leases, expiry, calls, free. Arguments: incarnation, holder, the task's
 number, the samples of its unit, how many samples, of each its place and what the task wrote of it, unit by unit; then
 as SUBMIT. Answer: which of the units were lost, from 0. The others are stored, or were."""
-
-EXTEND = Script(
-    """
-local seconds, kind, held, given_back = ARGV[2], ARGV[3], {}, false
-for at = 4, #ARGV, 2 do
-    local place, holder = ARGV[at], ARGV[at + 1]
-    if redis.call('HGET', KEYS[3], place) == holder then
-        held[#held + 1] = (at - 4) / 2
-        if seconds == '' then
-            redis.call('HDEL', KEYS[3], place)
-            redis.call('HDEL', KEYS[5], holder)
-            redis.call('ZREM', KEYS[4], place)
-            redis.call('ZADD', KEYS[6], place, place)
-            given_back = true
-        else
-            redis.call('ZREM', KEYS[6], place)
-            redis.call('ZADD', KEYS[4], text(now_ms() + tonumber(seconds) * 1000), place)
-        end
-    end
-end
-if given_back then wake(KEYS[2], kind) end
-return held
-""",
-    flags="allow-oom",  # what it adds is small, and what it gives back makes others go on
-)
-"""Keys: the rollouts, then changes, leases, expiry, calls, free, a task's or not. Arguments: incarnation, seconds from
-now ("": the leases are given back), the kind of changes, then place or unit and holder of each. Answer: which of
-them were held, from 0."""
 
 TAKE = Script(
     """

@@ -27,7 +27,8 @@ is never free again. A batch is complete only when every task is done with it, s
 leaves.
 
 Why a lost reply does no harm: a call of `lease` is known by 16 random bytes, and a sample keeps those of its lease. A
-repeated call finds that it was done. Each step is one script (`rollout_scripts`), whole in the append-only file.
+repeated call finds that it was done. Each step is one script (`rollout_scripts`, `rollout_leases`), whole in the
+append-only file.
 
 Why it is bounded: places are leased only up to the batch of the learner's version + max_staleness - max_delay. Those of
 batches before its version - max_delay have left. So there are never more than max_staleness + 1 batches of samples and
@@ -50,6 +51,7 @@ from .driver import Awaited, Blocking, Operation, operation
 from .errors import LeaseExpired, LimitExceeded, ReplayError, SchemaError
 from .rollout_batches import Lease, RolloutBatch, Segment, TaskBatch
 from .rollout_calls import CALL_BYTES, MOST_VERSION, RolloutCalls, seconds_of
+from .rollout_leases import EXTEND, LEASE, LEASE_UNITS
 from .rollout_scripts import MOST_SAMPLE_BYTES
 from .rollout_tasks import SUBMITTED, PackedSample
 from .selectors import check_whole
@@ -100,7 +102,7 @@ class RolloutOperations(RolloutCalls):
         deadline = None if timeout is None else time.monotonic() + timeout
         arguments = (holder, int(count), policy_version, int(bool(drop_segments)))
         while True:
-            leased, *told = yield from self._run(what, scripts.LEASE, keys, *arguments)
+            leased, *told = yield from self._run(what, LEASE, keys, *arguments)
             if leased > 0:
                 return [self._lease(place, policy_version, holder) for place in told[0].split()]
             if leased < 0:
@@ -273,7 +275,7 @@ class RolloutOperations(RolloutCalls):
         keys = self._leases_of(task)
         while True:
             holder = os.urandom(CALL_BYTES)
-            leased, *told = yield from self._run(what, scripts.LEASE_UNITS, keys, holder, int(count), number)
+            leased, *told = yield from self._run(what, LEASE_UNITS, keys, holder, int(count), number)
             if leased > 0:
                 units = sorted(map(int, told[0].split()))
                 if batch := (yield from self._read_units(what, task, units, holder)):
@@ -451,7 +453,7 @@ class RolloutOperations(RolloutCalls):
                 if task:
                     kind, unit = f"changes:{self._number(task)}", self._dataflow.unit(task)
                 pairs = [part for lease in own for part in (lease.place // unit, lease.holder)]
-                told = yield from self._run(what, scripts.EXTEND, self._leases_of(task), seconds, kind, *pairs)
+                told = yield from self._run(what, EXTEND, self._leases_of(task), seconds, kind, *pairs)
                 held += [own[at] for at in told]
         return held
 
