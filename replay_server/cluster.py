@@ -632,6 +632,8 @@ class Cluster(Members):
                 for each in stops:
                     each.join()
         if self._temporary is not None:
+            if self._watcher is not None:  # it may be writing there
+                self._watcher.join(_STOPS_WITHIN_S)
             self._temporary.cleanup()
 
     @property

@@ -125,6 +125,29 @@ def test_shards_are_watched_on_whatever_a_look_at_them_raises(monkeypatch: pytes
         wait_for(lambda: cluster.restarts == 1 and cluster.running)
 
 
+def test_a_temporary_folder_is_removed_when_nothing_is_written_there_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on, written = threading.Event(), threading.Event(), list[bool]()
+
+    def late(self: rs.Cluster) -> Topology:
+        begun.set()
+        assert go_on.wait(100)
+        self._write_topology()
+        written.append(True)
+        return self._topology
+
+    cluster = rs.Cluster([TABLE], shards=1)
+    monkeypatch.setattr(rs.Cluster, "_refresh", late)
+    wait_for(begun.is_set)
+    stops = threading.Thread(target=cluster.stop)
+    stops.start()
+    wait_for(lambda: not cluster.running)
+    stops.join(0.2)  # it has had time to remove the folder too early
+    go_on.set()
+    stops.join()
+    assert written == [True]
+    assert not cluster._directory.exists()
+
+
 def test_shards_are_stopped_whatever_a_last_look_at_them_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
