@@ -125,7 +125,7 @@ class Cluster(Members):
             processor for each. `config` has its settings ("dpdk-device", "dpdk-address"; docs/nic-host.md). All shards
             have its address, and `port` 0 is 7000. This process asks them through their admin ports, on loopback. When
             a shard has died, the others may have to begin again with it; see `docs/cluster.md`. Not with `host`, `pin`,
-            `replicas` and `shard_of`.
+            `replicas`, `shard_of` and `members`.
         members: addresses, host:port, of the first shard of each host, where all hosts are started alike: the same list
             in the same order, and these shards at `announce` and `port`. They join the cluster of the others. If none
             has one, the first member begins it, with its `tables`, as soon as every other one has said that it has no
@@ -180,10 +180,11 @@ class Cluster(Members):
     ) -> None:
         if transport not in SHARD_TRANSPORTS:
             raise ServerError(f"expected transport to be one of {', '.join(SHARD_TRANSPORTS)}, got {transport!r}")
-        if transport == "dpdk" and (host != "127.0.0.1" or pin is not None or replicas or shard_of is not None):
+        apart = host != "127.0.0.1" or pin is not None or replicas or shard_of is not None or members is not None
+        if transport == "dpdk" and apart:
             raise ServerError(
-                'expected transport "dpdk" without host, pin, replicas and shard_of: each shard has a queue of the '
-                'device and a processor, and clients are told the device\'s address, the setting "dpdk-address"'
+                'expected transport "dpdk" without host, pin, replicas, shard_of and members: each shard has a queue '
+                'of the device and a processor, and clients are told the device\'s address, the setting "dpdk-address"'
             )
         self._tables, self._announced = list(tables), announce or host
         _check(self._tables, shards, self._announced, restore, shard_of, take_over, replicas)

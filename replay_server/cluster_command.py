@@ -190,11 +190,11 @@ def _start(arguments: list[str]) -> int:
         return _fail("--take-over goes with --shard-of, and without --shards", EXIT_USAGE)
     if options.replicas and (options.shard_of is not None or options.on is not None):
         return _fail("--replicas does not go with --shard-of and --on: replicas are started on this host", EXIT_USAGE)
-    apart = options.on or options.shard_of or options.replicas or options.pin is not None
+    apart = options.on or options.shard_of or options.members or options.replicas or options.pin is not None
     if settings.transport == "dpdk" and apart:
         return _fail(
-            "--transport dpdk does not go with --on, --shard-of, --replicas and --pin: its shards are on one device of "
-            "this host, each with a processor of its own",
+            "--transport dpdk does not go with --on, --shard-of, --members, --replicas and --pin: its shards are on "
+            "one device of this host, each with a processor of its own",
             EXIT_USAGE,
         )
     if options.on is not None:
