@@ -179,7 +179,7 @@ def sampled(server: rs.Server, options: argparse.Namespace, push_rate: float) ->
     with rs.Client(server.url) as client, load(server, options.learners, size, push_rate, options.item_bytes) as counts:
         time.sleep(1.0)
         cold, batches, begin = client.info("bench")["cold_pages"], counts[0], time.perf_counter()
-        pings, own = ping_while(server, lambda: time.perf_counter() < begin + options.seconds)
+        pings, own = ping_while(server.url, lambda: time.perf_counter() < begin + options.seconds, server.pid)
         elapsed = time.perf_counter() - begin
         batches, cold = counts[0] - batches, client.info("bench")["cold_pages"] - cold
         assert batches > 0, "no batch came in time"

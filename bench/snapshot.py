@@ -102,18 +102,18 @@ def anonymous_bytes(pid: int) -> int:
     raise RuntimeError("this kernel does not tell a process's anonymous memory")
 
 
-def ping_while(server: rs.Server, goes_on: Callable[[], bool]) -> tuple[dict[str, float], int]:
-    """Quantiles of PING in microseconds, and the most memory the server had."""
+def ping_while(url: str, goes_on: Callable[[], bool], pid: int = 0) -> tuple[dict[str, float], int]:
+    """Quantiles of PING in microseconds, and the most memory that process `pid` had."""
     latencies, most = [], 0
-    with Address.parse(server.url).open_socket(60) as connection:
+    with Address.parse(url).open_socket(60) as connection:
         while goes_on():
             begin = time.perf_counter_ns()
             connection.sendall(b"PING\r\n")
             if connection.recv(16) != b"+PONG\r\n":
                 raise RuntimeError("a PING was not answered with PONG")
             latencies.append((time.perf_counter_ns() - begin) / 1e3)
-            if len(latencies) % 16 == 0:
-                most = max(most, anonymous_bytes(server.pid))
+            if pid and len(latencies) % 16 == 0:
+                most = max(most, anonymous_bytes(pid))
             time.sleep(0.001)
     names = [f"ping_us_p{quantile:g}" if quantile < 100 else "ping_us_max" for quantile in QUANTILES]
     return dict(zip(names, map(float, np.percentile(latencies, QUANTILES)), strict=True)), most
@@ -133,7 +133,7 @@ def save(server: rs.Server) -> tuple[dict[str, float], Path]:
     before = anonymous_bytes(server.pid)
     saver = threading.Thread(target=checkpoint)
     saver.start()
-    pings, most = ping_while(server, saver.is_alive)
+    pings, most = ping_while(server.url, saver.is_alive, server.pid)
     saver.join()
     if not paths:
         raise RuntimeError("the snapshot failed; " + server.log()[-500:])
@@ -148,7 +148,7 @@ def one_round(server: rs.Server, folder: Path, options: argparse.Namespace, tabl
     measured = {"disk.mb_per_s": write_rate(folder, table_bytes) / 1e6}
     with load(server.url, options):
         end = time.perf_counter() + options.seconds
-        pings, _ = ping_while(server, lambda: time.perf_counter() < end)
+        pings, _ = ping_while(server.url, lambda: time.perf_counter() < end, server.pid)
         measured |= {f"served.{name}": value for name, value in pings.items()}
         saved, _ = save(server)
     measured |= saved

@@ -81,9 +81,13 @@ def main(argv: list[str], folder: str = "", say: Callable[[str], None] = print) 
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each section (3)")
     parser.add_argument("--json", metavar="FILE", help="write the results there")
     parser.add_argument("--part", metavar="FILE", help=argparse.SUPPRESS)
+    parser.add_argument("--ping", metavar="URL", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.part is not None:
         replica.receive(options.part)
+        return 0
+    if options.ping is not None:
+        replica.ping(options.ping)
         return 0
     host = result.machine()
     rounds = measure(options, Path(options.folder or folder), say)

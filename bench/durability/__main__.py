@@ -1,4 +1,4 @@
-"""A process of the benchmark's own: the receiver of a plain copy."""
+"""A process of the benchmark's own: the receiver of a plain copy, or the sender of PINGs."""
 
 import sys
 

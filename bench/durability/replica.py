@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+import select
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,41 +64,65 @@ def line_mb_per_s(size_bytes: int, path: str = "") -> float:
         process.communicate()
 
 
+# ---- PING ------------------------------------------------------------------------------------------------------------
+
+
+def ping(url: str) -> None:
+    """Sends PINGs until standard input ends, then prints what they took. Says when it has begun."""
+    has_begun = False
+
+    def goes_on() -> bool:
+        nonlocal has_begun
+        if has_begun:
+            return not select.select([sys.stdin], [], [], 0)[0]
+        print("ready", flush=True)
+        has_begun = True
+        return True
+
+    print(json.dumps(ping_while(url, goes_on)[0]), flush=True)
+
+
+@contextlib.contextmanager
+def pinging(url: str) -> Iterator[dict[str, float]]:
+    """What PINGs took meanwhile, once it has ended. They come from a process of its own: a thread of this one would wait
+    for its other threads."""
+    command = [sys.executable, "-m", "replay_server.bench.durability", "--ping", url]
+    told: dict[str, float] = {}
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        if process.stdout.readline() != "ready\n":
+            raise RuntimeError("the process that sends PINGs failed")
+        yield told
+        process.stdin.close()
+        told |= json.loads(process.stdout.readline())
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
 # ---- the replica -----------------------------------------------------------------------------------------------------
 
 
-class Following(threading.Thread):
-    """Lets a replica follow, and watches until it has everything. Times are seconds since it was told to."""
-
-    def __init__(self, primary: rs.Client, replica: rs.Client, url: str) -> None:
-        super().__init__(daemon=True)
-        self._primary, self._replica, self._url = primary, replica, url
-        self.seconds = 0.0
-        self.phases = dict.fromkeys(PHASES.values(), 0.0)
-        """How long each phase took."""
-        self.failed: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self._follow()
-        except BaseException as error:
-            self.failed = error
-
-    def _follow(self) -> None:
-        redis: Any = self._replica.redis
-        host, _, port = self._url.partition("//")[2].rpartition(":")
-        begin = at = time.perf_counter()
-        redis.execute_command("REPLICAOF", host, port)
-        while redis.info("replication")["master_link_status"] != "up":
-            told: Any = self._primary.redis.info("replication")
-            time.sleep(LOOK_S)
-            now = time.perf_counter()
-            if "slave0" in told:
-                self.phases[PHASES[told["slave0"]["state"]]] += now - at
-            at = now
-            if now > begin + PATIENCE_S:
-                raise RuntimeError(f"the replica had not everything after {PATIENCE_S} s")
-        self.seconds = time.perf_counter() - begin
+def follow(primary: rs.Client, replica: rs.Client, url: str) -> dict[str, float]:
+    """Lets a replica follow, and returns the seconds until it has everything, and those of each phase."""
+    redis: Any = replica.redis
+    host, _, port = url.partition("//")[2].rpartition(":")
+    took = dict.fromkeys(PHASES.values(), 0.0)
+    begin = at = time.perf_counter()
+    redis.execute_command("REPLICAOF", host, port)
+    while redis.info("replication")["master_link_status"] != "up":
+        told: Any = primary.redis.info("replication")
+        time.sleep(LOOK_S)
+        now = time.perf_counter()
+        if "slave0" in told:
+            took[PHASES[told["slave0"]["state"]]] += now - at
+        at = now
+        if now > begin + PATIENCE_S:
+            raise RuntimeError(f"the replica had not everything after {PATIENCE_S} s")
+    return {"seconds": time.perf_counter() - begin, **{f"{phase}_s": seconds for phase, seconds in took.items()}}
 
 
 def synchronised(
@@ -104,17 +130,11 @@ def synchronised(
 ) -> dict[str, float]:
     """MB/s of the table until the replica serves it, and PING at the primary meanwhile."""
     with rs.Client(replica.url) as replica_client:
-        following = Following(client, replica_client, primary.url)
-        following.start()
-        pings, _ = ping_while(primary, following.is_alive)
-        following.join()
-        if following.failed is not None:
-            raise RuntimeError(f"the replica did not follow: {following.failed}; {replica.log()[-500:]}")
+        with pinging(primary.url) as pings:
+            took = follow(client, replica_client, primary.url)
         if replica_client.info(table)["size"] != client.info(table)["size"]:
             raise RuntimeError("the replica lacks items of its primary")
-    seconds = following.seconds
-    parts = {f"{phase}_s": took for phase, took in following.phases.items()}
-    return {"mb_per_s": table_bytes / seconds / 1e6, "seconds": seconds, **parts, **pings}
+    return {"mb_per_s": table_bytes / took["seconds"] / 1e6, **took, **pings}
 
 
 def lag(

@@ -251,7 +251,7 @@ static void free_now(struct disk_memory *disk) {
         struct disk_region *next = region->next;
         for (size_t at = 0; at < region->size_bytes && at < region->backed_bytes; at += UNMAP_PIECE_BYTES)
             (void)madvise(region->base + at, at_most(UNMAP_PIECE_BYTES, region->size_bytes - at), MADV_DONTNEED);
-        memory_unmap_file(region->base, region->size_bytes);
+        memory_unmap_file_shared(region->base, region->size_bytes);
         memory_free(region);
         region = next;
     }

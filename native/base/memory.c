@@ -182,17 +182,17 @@ size_t memory_mapped_bytes(void) {
     return atomic_load_explicit(&mapped_bytes, memory_order_relaxed);
 }
 
+/* A page of the process's own lies before shared ones, and before those of a file: the reclaimer writes its list there. */
+static size_t own_page_bytes(void) {
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
 /* ---- shared memory ----------------------------------------------------------------------------------- */
 
 #ifdef MFD_ALLOW_SEALING
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010 /* Linux 5.1 */
 #endif
-
-/* A page of the process's own lies before the shared ones: the reclaimer writes its list there. */
-static size_t own_page_bytes(void) {
-    return (size_t)sysconf(_SC_PAGESIZE);
-}
 
 static int open_shared(size_t size_bytes) {
     int descriptor = memfd_create("replay-server", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -348,10 +348,23 @@ void memory_stop_reclaimer(void) {
 /* ---- files ----------------------------------------------------------------------------------------------------------- */
 
 void *memory_map_file(int descriptor, size_t size_bytes) {
-    void *pointer = mmap(NULL, size_bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    if (pointer == MAP_FAILED) return NULL;
+    size_t own_bytes = own_page_bytes();
+    uint8_t *own = memory_map(own_bytes + size_bytes);
+    if (!own) return NULL;
+    void *pointer = mmap(own + own_bytes, size_bytes, PROT_READ, MAP_PRIVATE | MAP_FIXED, descriptor, 0);
+    if (pointer == MAP_FAILED) {
+        int error = errno;
+        unmap_now(own, own_bytes + size_bytes);
+        errno = error;
+        return NULL;
+    }
     (void)madvise(pointer, size_bytes, MADV_SEQUENTIAL);
     return pointer;
+}
+
+void memory_unmap_file(void *pointer, size_t size_bytes) {
+    size_t own_bytes = own_page_bytes();
+    memory_unmap((uint8_t *)pointer - own_bytes, own_bytes + size_bytes);
 }
 
 void *memory_map_file_shared(int descriptor, uint64_t offset, size_t size_bytes) {
@@ -361,6 +374,6 @@ void *memory_map_file_shared(int descriptor, uint64_t offset, size_t size_bytes)
     return pointer;
 }
 
-void memory_unmap_file(void *pointer, size_t size_bytes) {
+void memory_unmap_file_shared(void *pointer, size_t size_bytes) {
     munmap(pointer, size_bytes);
 }

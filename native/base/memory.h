@@ -42,12 +42,14 @@ void memory_unmap_shared(void *pointer, size_t size_bytes);
  * committed, though this process has unmapped them. */
 bool memory_shared_is_held(int watch);
 
-/* A file's bytes, to be read: pages of the file, which are counted nowhere. It must not be cut short meanwhile. NULL with
- * `errno` set. */
+/* A file's bytes, to be read: pages of the file, counted as mapped. It must not be cut short meanwhile. NULL with `errno`
+ * set. */
 void *memory_map_file(int descriptor, size_t size_bytes);
-void memory_unmap_file(void *pointer, size_t size_bytes); /* of the next as well */
-/* The same from `offset` on, to be read and written: what is written is the file's. A fault reads what it needs alone. */
+void memory_unmap_file(void *pointer, size_t size_bytes);
+/* Those from `offset` on, to be read and written: what is written is the file's. They are counted
+ * nowhere. A fault reads what it needs alone. */
 void *memory_map_file_shared(int descriptor, uint64_t offset, size_t size_bytes);
+void memory_unmap_file_shared(void *pointer, size_t size_bytes);
 
 /* For a process that owns its memory alone. Large blocks come from the heap and go back to it, rather than to the
  * system, which would have to clear every page again. Of what is free at the heap's end at most MEMORY_KEPT_BYTES

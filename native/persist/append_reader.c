@@ -140,6 +140,7 @@ static int read_more(struct append_reader *reader, struct error *error) {
     uint64_t from = reader->at + reader->length;
     if (from >= reader->size) return 0;
     if (make_room(reader, error)) return -1;
+    read_ahead(&reader->ahead, reader->descriptor, from, reader->size);
     size_t room = reader->capacity - reader->length;
     if (room > reader->size - from) room = (size_t)(reader->size - from);
     ssize_t got = read_at(reader, reader->window + reader->length, room, from, error);

@@ -25,6 +25,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "base/read_ahead.h"
 
 struct append_argument {
     const uint8_t *data;
@@ -52,6 +53,7 @@ struct append_reader {
     uint32_t transaction_checksum;
     uint8_t *window;      /* `length` bytes of it, from `start` on, are the file's from `at` on */
     size_t start, length, capacity;
+    struct read_ahead ahead;
     size_t taken;         /* bytes of the command in hand */
     struct append_argument *arguments;
     uint32_t argument_capacity;

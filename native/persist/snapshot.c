@@ -24,6 +24,7 @@ struct snapshot_part {
 
 struct snapshot {
     struct worker *worker;
+    bool owns_worker;
     struct snapshot_file *file;
     struct snapshot_block *open;
     struct snapshot_block *kept;
@@ -195,9 +196,11 @@ struct snapshot *snapshot_begin(const struct snapshot_options *options, struct t
     if (snapshot->file) {
         snapshot->bytes = sizeof(struct snapshot_file_header);
         snapshot->file->keep_newest = options->keep;
+        snapshot->file->is_passing = options->is_passing;
         snapshot->file->contents = options->store ? SNAPSHOT_HAS_STORE : 0;
     }
-    snapshot->worker = snapshot->file ? worker_new() : NULL;
+    snapshot->owns_worker = !options->worker;
+    if (snapshot->file) snapshot->worker = options->worker ? options->worker : worker_new();
     if (!snapshot->worker) {
         if (snapshot->file) error_set(error, ERROR_GENERIC, "no thread could be started to write the snapshot");
         snapshot_free(snapshot);
@@ -322,7 +325,7 @@ void snapshot_free(struct snapshot *snapshot) {
         snapshot_file_give_up(snapshot->file);
         while (snapshot->writing > 0 || (snapshot->ending && !snapshot->ended))
             take_back(snapshot, worker_wait(snapshot->worker));
-        worker_free(snapshot->worker);
+        if (snapshot->owns_worker) worker_free(snapshot->worker);
     }
     while (snapshot->kept) {
         struct snapshot_block *next = snapshot->kept->next;

@@ -17,6 +17,7 @@
 #define SNAPSHOT_MEMORY_PART 24u               /* … this part of the tables' bytes; as much again is held in slots */
 
 struct snapshot;
+struct worker;
 
 struct snapshot_options {
     const char *folder, *name; /* of the file */
@@ -26,7 +27,9 @@ struct snapshot_options {
     uint64_t epoch, newest_epoch, origin; /* of the server, as a primary; 0: there was none to tell */
     bool is_copy; /* of a primary's data */
     uint32_t keep; /* snapshots of names given by snapshot_name_new that stay; 0: all */
+    bool is_passing; /* read by this process and removed: it need not survive a failure of the machine */
     uint64_t memory_bytes; /* 0: as said above */
+    struct worker *worker; /* the caller's, which writes and does nothing else meanwhile; NULL: one of its own */
 };
 
 enum snapshot_state {
@@ -48,7 +51,8 @@ struct snapshot *snapshot_begin(const struct snapshot_options *options, struct t
 /* Copies until `until_us` (clock_monotonic_us); a piece that was begun is finished. With SNAPSHOT_FAILED `error` is set. */
 enum snapshot_state snapshot_step(struct snapshot *snapshot, uint64_t until_us, struct error *error);
 void snapshot_progress(const struct snapshot *snapshot, struct snapshot_progress *progress);
-/* Lets go of everything; of a snapshot that is neither done nor failed no file stays. Waits for a write in progress. */
+/* Lets go of everything; of a snapshot that is neither done nor failed no file stays. Waits for a write in progress, and for
+ * the end of a worker of its own, which may be kept waiting by others. */
 void snapshot_free(struct snapshot *snapshot);
 
 #endif

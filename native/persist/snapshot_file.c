@@ -41,7 +41,7 @@ static int fail(struct snapshot_file *file, const char *what) {
  * read once, if ever, and must not push out what is in use. Without the call of Linux the fsync at the end does it all. */
 static void sync_some(struct snapshot_file *file) {
 #ifdef SYNC_FILE_RANGE_WRITE
-    if (file->bytes - file->syncing < SYNC_BYTES) return;
+    if (file->is_passing || file->bytes - file->syncing < SYNC_BYTES) return;
     off_t synced = (off_t)file->synced, syncing = (off_t)file->syncing;
     (void)sync_file_range(file->descriptor, syncing, (off_t)file->bytes - syncing, SYNC_FILE_RANGE_WRITE);
     if (syncing > synced) {
@@ -115,14 +115,20 @@ static void close_descriptor(struct snapshot_file *file) {
     file->descriptor = -1;
 }
 
-static void keep_file(struct snapshot_file *file) {
+static int rename_file(struct snapshot_file *file) {
     char partial[NAME_MAX + 16];
     partial_name(file, partial);
+    return renameat(file->folder, partial, file->folder, file->name) < 0 ? fail(file, "cannot rename") : 0;
+}
+
+static void pass_on(struct snapshot_file *file) {
+    if (rename_file(file) == 0) close_descriptor(file);
+}
+
+static void keep_file(struct snapshot_file *file) {
     if (fsync(file->descriptor) < 0) {
         fail(file, "cannot bring to the disk");
-    } else if (renameat(file->folder, partial, file->folder, file->name) < 0) {
-        fail(file, "cannot rename");
-    } else {
+    } else if (rename_file(file) == 0) {
         (void)posix_fadvise(file->descriptor, 0, 0, POSIX_FADV_DONTNEED);
         close_descriptor(file);
         if (fsync(file->folder) < 0)
@@ -134,7 +140,8 @@ static void keep_file(struct snapshot_file *file) {
 
 static void run_finish(struct worker_job *job) {
     struct snapshot_file *file = ((struct snapshot_finish *)job)->file;
-    if (file->finish.keep && file->error.code == ERROR_NONE && !atomic_load(&file->given_up)) keep_file(file);
+    if (file->finish.keep && file->error.code == ERROR_NONE && !atomic_load(&file->given_up))
+        file->is_passing ? pass_on(file) : keep_file(file);
     if (file->descriptor >= 0) {
         close_descriptor(file);
         remove_partial(file);

@@ -44,6 +44,7 @@ struct snapshot_file {
     char run_id[24];
     int64_t cut_unix_ms;
     uint32_t keep_newest; /* of the files named by snapshot_name_new; 0: all */
+    bool is_passing; /* nobody waits for the disk, and pages stay where whoever reads it next finds them */
     uint64_t blocks, bytes;
     uint64_t synced, syncing; /* bytes that are on the disk, bytes that were sent there */
     struct snapshot_finish finish;

@@ -11,6 +11,7 @@
 
 #include "base/crc32c.h"
 #include "base/memory.h"
+#include "base/read_ahead.h"
 #include "base/text.h"
 #include "persist/snapshot_format.h"
 #include "replay/table_apply.h"
@@ -18,10 +19,12 @@
 
 struct reader {
     int descriptor;
+    struct snapshot_source *source; /* NULL: the descriptor */
     const char *name;
     const atomic_bool *stop;
     struct error *error;
     uint64_t size, at;           /* bytes of the file; of what is read */
+    struct read_ahead ahead;
     uint64_t block_at;           /* where the block in hand begins */
     uint64_t blocks, records;    /* read so far */
     uint8_t *block;
@@ -49,13 +52,21 @@ static int refuse(struct reader *reader, uint64_t at, const char *format, ...) {
     return -1;
 }
 
+static ssize_t read_some(struct reader *reader, void *out, size_t length) {
+    ssize_t count;
+    if (reader->source) return (ssize_t)reader->source->take(reader->source, out, length);
+    do {
+        count = read(reader->descriptor, out, length);
+    } while (count < 0 && errno == EINTR);
+    return count;
+}
+
 static int read_exactly(struct reader *reader, void *out, size_t length, const char *what) {
     size_t got = 0;
     if (length > reader->size - reader->at)
         return refuse(reader, reader->at, "the file ends within %s: it is cut short", what);
     while (got < length) {
-        ssize_t count = read(reader->descriptor, (uint8_t *)out + got, length - got);
-        if (count < 0 && errno == EINTR) continue;
+        ssize_t count = read_some(reader, (uint8_t *)out + got, length - got);
         if (count < 0) return refuse(reader, reader->at + got, "cannot read: %s", strerror(errno));
         if (count == 0) return refuse(reader, reader->at + got, "the file ends within %s: it is cut short", what);
         got += (size_t)count;
@@ -170,6 +181,7 @@ static int restore_records(struct reader *reader, const struct snapshot_block_he
 static int read_block(struct reader *reader) {
     struct snapshot_block_header header;
     reader->block_at = reader->at;
+    if (!reader->source) read_ahead(&reader->ahead, reader->descriptor, reader->at, reader->size);
     if (read_exactly(reader, &header, sizeof header, "the header of a block")) return -1;
     if (header.magic != SNAPSHOT_BLOCK_MAGIC ||
         header.checksum != crc32c(0, &header, offsetof(struct snapshot_block_header, checksum)) ||
@@ -291,9 +303,9 @@ int snapshot_read(int descriptor, const char *name, struct snapshot_content *con
     return read_from(&(struct reader){.descriptor = descriptor, .name = name, .stop = stop, .error = error}, content);
 }
 
-int snapshot_read_coming(int descriptor, uint64_t size, const char *name, struct snapshot_content *content,
+int snapshot_read_coming(struct snapshot_source *source, uint64_t size, const char *name, struct snapshot_content *content,
                          const atomic_bool *stop, struct error *error) {
-    struct reader reader = {.descriptor = descriptor, .size = size, .name = name, .stop = stop, .error = error};
+    struct reader reader = {.source = source, .size = size, .name = name, .stop = stop, .error = error};
     return read_coming(&reader, content);
 }
 

@@ -20,13 +20,18 @@ struct snapshot_content {
     char run_id[25];
 };
 
+/* Embedded in whatever the bytes come from. */
+struct snapshot_source {
+    size_t (*take)(struct snapshot_source *source, void *out, size_t length); /* at least one byte; 0: they have ended */
+};
+
 /* Reads from the descriptor's start to its end. `name` is for messages. While it works `*stop` is looked at (NULL: never):
  * once it is true the reader gives up. */
 int snapshot_read(int descriptor, const char *name, struct snapshot_content *content, const atomic_bool *stop,
                   struct error *error);
-/* Likewise, of so many bytes that come one after another, such as out of a socket. One whose other end is closed before
- * they have all come is a file that is cut short. */
-int snapshot_read_coming(int descriptor, uint64_t size, const char *name, struct snapshot_content *content,
+/* Likewise, of so many bytes that come one after another. A source that ends before they have all come is a file that is cut
+ * short. */
+int snapshot_read_coming(struct snapshot_source *source, uint64_t size, const char *name, struct snapshot_content *content,
                          const atomic_bool *stop, struct error *error);
 int snapshot_read_file(const char *path, struct snapshot_content *content, const atomic_bool *stop,
                        struct error *error);

@@ -12,6 +12,7 @@
 #endif
 
 #include "base/memory.h"
+#include "base/words.h"
 
 #define ZSTD_LEVEL 1 /* higher levels gain little on frames and cost much */
 
@@ -125,6 +126,65 @@ bool codec_decode(struct codec *codec, const uint8_t *block, size_t size, uint8_
 #endif
     default: return false;
     }
+}
+
+#ifdef REPLAY_LZ4
+
+#define LZ4_LONG 15u        /* a length of four bits that goes on in bytes behind it, up to one that is not 255 */
+#define LZ4_LEAST_MATCH 4u
+#define LZ4_END_LITERALS 5u /* no match reaches into the last so many bytes of a step, … */
+#define LZ4_END_MATCH 12u   /* … and none begins in its last so many */
+
+/* A length goes on in the bytes at *at. False: they do not end. */
+static bool go_on(const uint8_t **at, const uint8_t *end, uint64_t *length) {
+    uint32_t byte;
+    do {
+        if (*at == end) return false;
+        byte = *(*at)++;
+        *length += byte;
+    } while (byte == 255);
+    return true;
+}
+
+/* Whether LZ4_decompress_safe makes `length` bytes of the block. That depends on lengths and distances alone, so nothing is made.
+ * A block is a row of sequences: literals, then a match, which repeats earlier bytes; the last sequence has no match. The decoder
+ * wants matches to keep away from the step's end. Each is nearer to it than those before, so the last one tells for all. */
+static bool is_lz4_block(const uint8_t *at, size_t size, size_t length) {
+    const uint8_t *end = at + size;
+    uint64_t made = 0, match_at = 0;
+    bool is_wrong = false;
+    while (at < end) {
+        uint32_t token = *at++;
+        uint64_t literals = token >> 4;
+        if (literals == LZ4_LONG && !go_on(&at, end, &literals)) return false;
+        uint64_t left = (uint64_t)(end - at);
+        /* A match has two bytes of distance, and a further sequence behind it. */
+        if (literals + 3 > left)
+            return literals == left && made + literals == length && !is_wrong && made + LZ4_END_LITERALS <= length &&
+                   match_at + LZ4_END_MATCH <= length;
+        at += literals;
+        match_at = made + literals;
+        uint64_t distance = load_little_endian(at, 2), match = token & 15;
+        is_wrong |= distance - 1 >= match_at;
+        at += 2;
+        /* No branch: it would often be mispredicted. */
+        uint32_t is_long = match == LZ4_LONG, more = *at & (0 - is_long);
+        at += is_long;
+        match += more;
+        if (more == 255 && !go_on(&at, end, &match)) return false;
+        made = match_at + match + LZ4_LEAST_MATCH;
+    }
+    return false;
+}
+
+#endif
+
+bool codec_is_block(struct codec *codec, const uint8_t *block, size_t size, uint8_t *scratch, size_t length) {
+#ifdef REPLAY_LZ4
+    if (codec->kind == CODEC_LZ4 && size < length)
+        return length >= CODEC_LEAST_STEP_BYTES && length <= INT_MAX && is_lz4_block(block, size, length);
+#endif
+    return size == length || codec_decode(codec, block, size, scratch, length);
 }
 
 size_t codec_encode_steps(struct codec *codec, const uint8_t *steps, uint32_t n, size_t length, uint32_t *sizes,

@@ -39,6 +39,9 @@ int coded_columns_map(struct coded_columns *coded, enum step_codec codec, uint64
         coded->block[i] = memory_map(slots * sizeof *coded->block[i]);
         failed = !coded->block[i];
     }
+    size_t pool_bytes = coded->pool.chunks * coded->pool.chunk_bytes;
+    /* Chunks are touched from the pool's beginning on. */
+    if (!failed && !disk && pool_bytes >= MEMORY_HUGE_BYTES) memory_advise_huge(coded->pool.base, pool_bytes);
     return failed ? -1 : 0;
 }
 
@@ -77,7 +80,7 @@ const uint8_t *coded_columns_block(const struct coded_columns *coded, uint32_t c
 }
 
 bool coded_columns_is_block(const struct coded_columns *coded, uint32_t column, const uint8_t *block, size_t size) {
-    return codec_decode(coded->codec, block, size, coded->scratch, coded->value_bytes[column]);
+    return codec_is_block(coded->codec, block, size, coded->scratch, coded->value_bytes[column]);
 }
 
 void coded_columns_decode(const struct coded_columns *coded, uint32_t column, uint32_t slot, uint8_t *value) {

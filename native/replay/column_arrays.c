@@ -114,14 +114,25 @@ void column_arrays_expect(const struct column_arrays *arrays, uint32_t slot, uin
 
 /* ---- copying ------------------------------------------------------------------------------------------------------- */
 
+/* Inlined for sizes that are known at compile time: a copy of a few bytes needs no call then. */
+static inline __attribute__((always_inline)) void scatter(uint8_t *base, size_t stride, size_t value_bytes,
+                                                          const uint32_t *slots, uint32_t n, const uint8_t *values) {
+    for (uint32_t i = 0; i < n; i++) {
+        if (i + AHEAD < n) __builtin_prefetch(base + slots[i + AHEAD] * stride, 1);
+        memcpy(base + slots[i] * stride, values + i * value_bytes, value_bytes);
+    }
+}
+
 void column_arrays_scatter(const struct column_arrays *arrays, uint32_t column, const uint32_t *slots, uint32_t n,
                            const void *values) {
     size_t stride = arrays->stride[column], value_bytes = arrays->value_bytes[column];
     uint8_t *base = arrays->base[column];
     const uint8_t *value = values;
-    for (uint32_t i = 0; i < n; i++) {
-        if (i + AHEAD < n) __builtin_prefetch(base + slots[i + AHEAD] * stride, 1);
-        memcpy(base + slots[i] * stride, value + i * value_bytes, value_bytes);
+    switch (value_bytes) {
+    case 1: scatter(base, stride, 1, slots, n, value); return;
+    case 4: scatter(base, stride, 4, slots, n, value); return;
+    case 8: scatter(base, stride, 8, slots, n, value); return;
+    default: scatter(base, stride, value_bytes, slots, n, value); return;
     }
 }
 

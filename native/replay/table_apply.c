@@ -48,10 +48,14 @@ static const uint8_t *take(struct record *record, size_t bytes) {
     return from;
 }
 
-static double f64_at(const uint8_t *from, uint32_t i) {
-    double value;
-    memcpy(&value, from + i * sizeof value, sizeof value);
-    return value;
+/* Priorities of a record, from number `first` on, and the keys that they are found by. False: one of them cannot be. */
+static bool read_keys(const struct table *table, const uint8_t *from, uint32_t first, uint32_t n, double *priorities,
+                      struct table_keys *keys) {
+    struct error error;
+    memcpy(priorities, from + first * sizeof *priorities, n * sizeof *priorities);
+    if (table_check_priorities(table, priorities, n, first, &error)) return false;
+    table_keys_many(table, priorities, n, keys);
+    return true;
 }
 
 /* ---- counters ------------------------------------------------------------------------------------------------------ */
@@ -150,32 +154,35 @@ static const char *bind_steps(struct table *table, uint32_t slot) {
     return NULL;
 }
 
-static const char *enter_item(struct table *table, uint64_t id, double priority) {
+static const char *enter_item(struct table *table, uint64_t id, double priority, struct table_keys keys) {
     struct slot_store *items = &table->items;
     uint32_t slot = (uint32_t)id;
     uint64_t generation = id >> 32 & SLOT_MAX_GENERATION;
-    struct error error;
     if (items->live >= table->config.capacity) return "more items enter than the table may hold";
     if (generation <= items->slot[slot].generation) return "an id that cannot be";
-    if (table_check_priorities(table, &priority, 1, 0, &error)) return "a priority that cannot be";
     const char *wrong = bind_steps(table, slot);
     if (wrong) return wrong;
     items->slot[slot].generation = (uint32_t)generation - 1;
     slot_store_enter_item(items, slot);
-    table_index(table, slot, priority, table_keys(table, priority));
+    table_index(table, slot, priority, keys);
     return NULL;
 }
 
 static const char *enter_group(struct table *table, struct entering *entering, const uint32_t *slots, uint32_t n) {
+    double priorities[SLOT_RECORD_MOST];
+    struct table_keys keys[SLOT_RECORD_MOST];
+    if (n > entering->n - entering->done) return "slots that are not those of its ids";
+    if (!read_keys(table, entering->priorities, entering->done, n, priorities, keys)) return "a priority that cannot be";
     for (uint32_t i = 0; i < n; i++, entering->done++) {
-        if (entering->done == entering->n || (uint32_t)u64_at(entering->ids, entering->done) != slots[i])
-            return "slots that are not those of its ids";
-        const char *wrong =
-            enter_item(table, u64_at(entering->ids, entering->done), f64_at(entering->priorities, entering->done));
+        uint64_t id = u64_at(entering->ids, entering->done);
+        if ((uint32_t)id != slots[i]) return "slots that are not those of its ids";
+        const char *wrong = enter_item(table, id, priorities[i], keys[i]);
         if (wrong) return wrong;
     }
     return NULL;
 }
+
+_Static_assert(SLOT_RECORD_MOST <= TABLE_KEYS, "enter_group makes the keys of a group at once");
 
 static const char *read_groups(struct table *table, struct record *record, struct entering *entering,
                                const uint8_t **first_items) {
@@ -237,13 +244,15 @@ static const char *apply_removals(struct table *table, const uint8_t *ids, uint3
 }
 
 static const char *apply_updates(struct table *table, const uint8_t *ids, const uint8_t *priorities, uint32_t n) {
-    struct error error;
+    double priority[TABLE_KEYS];
+    struct table_keys keys[TABLE_KEYS];
     for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = i % TABLE_KEYS, left = n - i;
+        if (at == 0 && !read_keys(table, priorities, i, left < TABLE_KEYS ? left : TABLE_KEYS, priority, keys))
+            return "a priority that cannot be";
         uint32_t slot = slot_of(table, u64_at(ids, i));
-        double priority = f64_at(priorities, i);
         if (slot == SLOT_NONE) return "an update of an item that is not there";
-        if (table_check_priorities(table, &priority, 1, i, &error)) return "a priority that cannot be";
-        table_set_priority(table, slot, priority, table_keys(table, priority));
+        table_set_priority(table, slot, priority[at], keys[at]);
     }
     return NULL;
 }

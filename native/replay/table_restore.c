@@ -321,6 +321,13 @@ static int compare_ages(const void *left, const void *right) {
     return a->age < b->age ? -1 : a->age > b->age;
 }
 
+static void make_keys(const struct table_restore *restore, const struct aged_slot *order, uint32_t n,
+                      struct table_keys *keys) {
+    double priorities[TABLE_KEYS];
+    for (uint32_t i = 0; i < n; i++) priorities[i] = restore->priorities[order[i].slot];
+    table_keys_many(restore->table, priorities, n, keys);
+}
+
 /* Items enter the indexes as they once did, oldest first. */
 static int restore_order(struct table_restore *restore, struct aged_slot *order, struct error *error) {
     struct table *table = restore->table;
@@ -329,12 +336,13 @@ static int restore_order(struct table_restore *restore, struct aged_slot *order,
     for (uint32_t slot = 0; slot < items->fresh; slot++)
         if (items->slot[slot].live) order[count++] = (struct aged_slot){items->slot[slot].age, slot};
     qsort(order, count, sizeof *order, compare_ages);
+    struct table_keys keys[TABLE_KEYS];
     for (uint32_t i = 0; i < count; i++) {
         uint32_t slot = order[i].slot;
+        if (i % TABLE_KEYS == 0) make_keys(restore, order + i, count - i < TABLE_KEYS ? count - i : TABLE_KEYS, keys);
         if (i > 0 && order[i - 1].age == order[i].age)
             return refuse(restore, error, "its item is as old as another", slot);
-        double priority = restore->priorities[slot];
-        table_index(table, slot, priority, table_keys(table, priority));
+        table_index(table, slot, restore->priorities[slot], keys[i % TABLE_KEYS]);
     }
     table_repair(table);
     return 0;

@@ -1,5 +1,5 @@
 /* test_base: heaps, lists, bits, writing, memory accounting, blobs, random numbers, checksums, workers, threads,
- * histograms, text and msgpack. */
+ * queues of bytes, histograms, text and msgpack. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -9,6 +9,7 @@
 
 #include "base/bitmap.h"
 #include "base/blob.h"
+#include "base/byte_queue.h"
 #include "base/clock.h"
 #include "base/copy.h"
 #include "base/cpu.h"
@@ -73,6 +74,24 @@ static void a_stop_does_not_wait_for_a_vast_mapping_to_go_piece_by_piece(void) {
     memory_unmap(vast, vast_bytes);
     memory_stop_reclaimer();
     CHECK(clock_monotonic_us() - began_us < 20000000 && memory_mapped_bytes() == mapped);
+}
+
+/* Its mapping may be the last that holds a file without a name, whose memory then goes as well. */
+static void a_large_file_is_let_go_of_beside_the_caller(void) {
+    size_t mapped = memory_mapped_bytes(), size_bytes = 3 * MEMORY_RECLAIM_BYTES;
+    FILE *unnamed = tmpfile();
+    CHECK(unnamed);
+    int descriptor = fileno(unnamed);
+    CHECK(ftruncate(descriptor, (off_t)size_bytes) == 0);
+    CHECK(pwrite(descriptor, "end", 3, (off_t)size_bytes - 3) == 3);
+    CHECK(memory_start_reclaimer());
+    const uint8_t *file = memory_map_file(descriptor, size_bytes);
+    CHECK(file && file[0] == 0 && memcmp(file + size_bytes - 3, "end", 3) == 0);
+    CHECK(memory_mapped_bytes() > mapped + size_bytes);
+    memory_unmap_file((void *)(uintptr_t)file, size_bytes);
+    memory_stop_reclaimer();
+    CHECK(memory_mapped_bytes() == mapped && !memory_map_file(-1, size_bytes) && memory_mapped_bytes() == mapped);
+    fclose(unnamed);
 }
 
 static void a_blob_goes_with_its_last_reference(void) {
@@ -282,6 +301,47 @@ static void a_worker_does_jobs_in_order_and_gives_them_back(void) {
     worker_free(NULL);
 }
 
+#define QUEUED 3000000u
+
+static uint8_t queued(size_t at) {
+    return (uint8_t)(at * 2654435761u >> 16);
+}
+
+static void *take_queued(void *context) {
+    uint8_t bytes[300];
+    struct random_state random;
+    size_t taken = 0, count;
+    random_seed(&random, 2);
+    while ((count = byte_queue_take(context, bytes, 1 + random_below(&random, sizeof bytes))) > 0)
+        for (size_t i = 0; i < count; i++) CHECK(bytes[i] == queued(taken++));
+    CHECK(taken == QUEUED);
+    return NULL;
+}
+
+static void bytes_leave_a_queue_in_the_order_in_which_they_came(void) {
+    struct byte_queue *queue = byte_queue_new(1000);
+    struct random_state random;
+    pthread_t thread;
+    uint8_t bytes[700];
+    random_seed(&random, 1);
+    CHECK(queue && thread_start(&thread, take_queued, queue) == 0);
+    for (size_t put = 0; put < QUEUED;) {
+        size_t length = 1 + random_below(&random, sizeof bytes);
+        if (length > QUEUED - put) length = QUEUED - put;
+        for (size_t i = 0; i < length; i++) bytes[i] = queued(put + i);
+        size_t count = byte_queue_put(queue, bytes, length);
+        CHECK(count <= length);
+        if (count == 0) sched_yield();
+        put += count;
+    }
+    byte_queue_end(queue);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(byte_queue_put(queue, bytes, 700) == 700 && byte_queue_put(queue, bytes, 700) == 300);
+    CHECK(byte_queue_put(queue, bytes, 1) == 0);
+    byte_queue_free(queue);
+    byte_queue_free(NULL);
+}
+
 static void powers_are_those_of_the_library_and_the_same_on_every_path(void) {
     static const double exponents[] = {0, 1e-3, 0.4, 0.5, 0.6, 0.9999, 1, 1.5, 3, 100};
     struct random_state random;
@@ -479,6 +539,7 @@ int main(void) {
     RUN(memory_counts_what_is_held);
     RUN(large_blocks_are_freed_beside_the_caller);
     RUN(a_stop_does_not_wait_for_a_vast_mapping_to_go_piece_by_piece);
+    RUN(a_large_file_is_let_go_of_beside_the_caller);
     RUN(a_blob_goes_with_its_last_reference);
     RUN(random_numbers_repeat_by_seed_and_are_uniform);
     RUN(powers_are_those_of_the_library_and_the_same_on_every_path);
@@ -489,6 +550,7 @@ int main(void) {
     RUN(characters_are_those_of_utf8);
     RUN(a_checksum_is_the_same_by_either_way_and_that_of_the_standard);
     RUN(a_worker_does_jobs_in_order_and_gives_them_back);
+    RUN(bytes_leave_a_queue_in_the_order_in_which_they_came);
 #ifdef __linux__
     RUN(helpers_keep_off_the_processor_that_is_polled_on);
 #endif

@@ -76,12 +76,77 @@ static void what_is_encoded_is_decoded(enum step_codec kind) {
             size_t size = codec_encode(codec, step, length, block);
             CHECK(size <= length && (noisy || length < 300 || size < length / 4));
             CHECK(!noisy || size == length);
+            CHECK(codec_is_block(codec, block, size, again, length));
             memset(again, 255, sizeof again);
             CHECK(codec_decode(codec, block, size, again, length) && memcmp(step, again, length) == 0);
             CHECK(!codec_decode(codec, block, size, again, length + 1));
             CHECK(length < 2 || size == length || !codec_decode(codec, block, size, again, length - 1));
         }
     }
+    codec_free(codec);
+}
+
+/* What the four bits of a token have no room for; returns those. */
+static uint8_t put_length(uint8_t *bytes, size_t *size, size_t length) {
+    if (length < 15) return (uint8_t)length;
+    for (length -= 15; length >= 255; length -= 255) bytes[(*size)++] = 255;
+    bytes[(*size)++] = (uint8_t)length;
+    return 15;
+}
+
+/* Sequences of LZ4 until they make `least` bytes, which a step's end may come too close to; returns how many they make. */
+static size_t put_sequences(struct random_state *random, uint8_t *bytes, size_t *size, size_t least) {
+    for (size_t made = 0;;) {
+        bool is_last = made >= least;
+        size_t literals = random_below(random, is_last ? 20 : random_below(random, 8) ? 8 : 300), token = (*size)++;
+        bytes[token] = (uint8_t)(put_length(bytes, size, literals) << 4);
+        for (size_t i = 0; i < literals; i++) bytes[(*size)++] = (uint8_t)(1 + random_below(random, 255));
+        made += literals;
+        if (is_last) return made;
+        size_t distance = 1 + random_below(random, made + (made == 0 || random_below(random, 30) == 0));
+        size_t match = 4 + random_below(random, random_below(random, 8) ? 20 : 700);
+        bytes[(*size)++] = (uint8_t)distance;
+        bytes[(*size)++] = (uint8_t)(distance >> 8);
+        bytes[token] |= put_length(bytes, size, match - 4);
+        made += match;
+    }
+}
+
+/* A decoder takes a distance of 0, which the format forbids, for zeros. Only a block with two zeros in a row has one. */
+static bool may_have_no_distance(const uint8_t *block, size_t size) {
+    for (size_t i = 1; i < size; i++)
+        if (block[i - 1] == 0 && block[i] == 0) return true;
+    return false;
+}
+
+/* Whether a block that nothing was made of is one. It is decoded later, and that must not fail. */
+static bool judge(struct codec *codec, const uint8_t *block, size_t size, uint8_t *step, size_t length) {
+    bool is_block = codec_is_block(codec, block, size, step, length);
+    bool is_decoded = codec_decode(codec, block, size, step, length);
+    CHECK(is_block == is_decoded || (is_decoded && may_have_no_distance(block, size)));
+    return is_block;
+}
+
+static void blocks_are_judged_as_they_are_decoded(void) {
+    struct codec *codec = codec_new(CODEC_LZ4);
+    struct random_state random;
+    uint32_t taken = 0, refused = 0;
+    random_seed(&random, 11);
+    for (int round = 0; round < 100000; round++) {
+        uint8_t bytes[2000];
+        size_t size = 0, made = put_sequences(&random, bytes, &size, 110 + random_below(&random, 300));
+        for (size_t length = made - 1; length <= made + 1; length++) {
+            uint8_t *block = malloc(size), *step = malloc(length);
+            memcpy(block, bytes, size);
+            *(judge(codec, block, size, step, length) ? &taken : &refused) += 1;
+            free(block);
+            free(step);
+        }
+    }
+    CHECK(taken > 10000 && refused > 10000);
+    const uint8_t no_distance[] = {0x10, 7, 0, 0, 0x0f, 1, 0, 200, 0x50, 1, 2, 3, 4, 5};
+    uint8_t step[300];
+    CHECK(!codec_is_block(codec, no_distance, sizeof no_distance, step, 1 + 4 + 219 + 5));
     codec_free(codec);
 }
 
@@ -100,7 +165,7 @@ static void damaged_blocks_do_no_harm(enum step_codec kind) {
         memcpy(damaged, block, given);
         for (uint64_t i = random_below(&random, 4); i-- > 0 && given;)
             damaged[random_below(&random, given)] = (uint8_t)random_below(&random, 256);
-        codec_decode(codec, damaged, given, again, length);
+        judge(codec, damaged, given, again, length);
         free(damaged);
         free(step);
         free(block);
@@ -226,6 +291,7 @@ int main(void) {
     static const enum step_codec codecs[] = {CODEC_LZ4, CODEC_ZSTD};
     RUN(blocks_keep_apart_and_chunks_serve_again);
     RUN(a_pool_that_is_used_up_says_so);
+    if (codec_available(CODEC_LZ4)) RUN(blocks_are_judged_as_they_are_decoded);
     for (uint32_t i = 0; i < 2; i++) {
         printf("%s: %s\n", codec_name(codecs[i]), codec_available(codecs[i]) ? "in this build" : "not in this build");
         if (codec_available(codecs[i])) {

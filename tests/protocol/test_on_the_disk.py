@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from links import eventually
 
 import replay_server as rs
 
@@ -149,6 +150,25 @@ def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_folder_before_anyo
     assert any(name.startswith("appendonly.aof.") and name.endswith(".base.snapshot") for name in renamed)
     assert any(name.startswith("replay-") for name in renamed)
 
+
+
+def test_what_a_replica_is_sent_waits_for_no_disk(serve, tmp_path):
+    (tmp_path / "replica").mkdir()
+    with (
+        serve(tables=[rs.Table("t", 10, SIGNATURE)]) as server,
+        rs.Server(directory=tmp_path / "replica") as second,
+        rs.Client(server.url) as client,
+        rs.Client(second.url) as replica,
+    ):
+        client.add("t", {"x": np.ones((3, 2), np.float32), "k": np.arange(3)})
+        host, _, port = server.url.partition("//")[2].rpartition(":")
+        replica.redis.execute_command("REPLICAOF", host, port)
+        eventually(lambda: replica.redis.info("replication")["master_link_status"] == "up", "the copy")
+        assert replica.info("t")["size"] == 3
+    of_copy = [call[0] for call in calls_of(tmp_path) if os.path.basename(call[1]) == "sync.cut.partial"]
+    assert "write" in of_copy
+    assert of_copy[-1] == "rename"
+    assert "sync" not in of_copy
 
 # ---- which is the newest --------------------------------------------------------------------------------------------
 

@@ -93,14 +93,15 @@ static void number(struct append_log *log) {
 
 static void begin(struct append_log *log) {
     char name[NAME_MAX + 1];
+    const struct snapshot_base base = {
+        .folder = log->server->config.appenddirname, .name = name, .with_tables = true, .ended = base_ended};
     number(log);
     append_base_name(&log->next, log->next.base, name);
     log->rewrite_wanted = false;
     log->rewrite_began_us = log->server->now_us;
     log->base_outcome = BASE_COMING;
     if (log->broken) log->renewing = true;
-    if (snapshots_begin_base(log->server->durability->snapshots, log->server->config.appenddirname, name, true,
-                             base_ended, &log->rewrite_error) < 0) {
+    if (snapshots_begin_base(log->server->durability->snapshots, &base, &log->rewrite_error) < 0) {
         failed(log);
         return;
     }

@@ -175,6 +175,8 @@ static void begin(struct export *export) {
     struct server *server = export->server;
     struct snapshots *snapshots = server->durability->snapshots;
     bool with_tables = someone_takes_tables(export);
+    const struct snapshot_base base = {
+        .folder = ".", .name = CUT_NAME, .with_tables = with_tables, .is_passing = true, .ended = cut_ended};
     if (!export->worker) export->worker = worker_new();
     export->number++;
     export->state = EXPORT_CUTTING;
@@ -189,7 +191,7 @@ static void begin(struct export *export) {
     if (!export->worker || (with_tables && !replay_log_begin_stream(server->replay->tables)))
         error_set(&error, ERROR_GENERIC, "out of memory or threads");
     else
-        snapshots_begin_base(snapshots, ".", CUT_NAME, with_tables, cut_ended, &error);
+        snapshots_begin_base(snapshots, &base, &error);
     if (error.code != ERROR_NONE) {
         tell_made(export, NULL, NULL, &error);
         return;

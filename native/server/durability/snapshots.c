@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/worker.h"
 #include "persist/rdb_file.h"
 #include "persist/store_cut.h"
 #include "server/core/client.h"
@@ -60,6 +61,7 @@ void snapshots_free(struct snapshots *snapshots) {
     if (!snapshots) return;
     restore_give_up(snapshots);
     let_go(snapshots);
+    worker_free(snapshots->worker);
     store_cut_free(snapshots->cut);
     saved_tables_free(snapshots->cut_tables);
     saved_tables_free(snapshots->saved_tables);
@@ -122,11 +124,13 @@ static int begin_cut(struct snapshots *snapshots, const struct snapshot_options 
     return add_libraries(snapshots, error);
 }
 
-static struct snapshot_options options_of(const struct snapshots *snapshots, const char *folder, const char *name) {
+static struct snapshot_options options_of(struct snapshots *snapshots, const char *folder, const char *name) {
+    if (!snapshots->worker) snapshots->worker = worker_new();
     return (struct snapshot_options){
         .folder = folder,
         .name = name,
         .run_id = snapshots->server->start.run_id,
+        .worker = snapshots->worker,
         .store = snapshots->cut,
         .store_bytes = memory_used_bytes(),
         .epoch = snapshots->server->place.epoch,
@@ -151,18 +155,18 @@ bool snapshots_may_begin(const struct snapshots *snapshots) {
     return !snapshots->running && store_cut_may_begin(snapshots->cut);
 }
 
-int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const char *name, bool with_tables,
-                         snapshot_base_ended ended, struct error *error) {
+int snapshots_begin_base(struct snapshots *snapshots, const struct snapshot_base *base, struct error *error) {
     struct table **tables = memory_alloc((snapshots->server->replay->tables->count + 1) * sizeof *tables);
-    struct snapshot_options options = options_of(snapshots, folder, name);
-    int failed = with_tables && retain_tables(snapshots, tables, true, error);
+    struct snapshot_options options = options_of(snapshots, base->folder, base->name);
+    options.is_passing = base->is_passing;
+    int failed = base->with_tables && retain_tables(snapshots, tables, true, error);
     failed = failed || begin_cut(snapshots, &options, tables, error);
     memory_free(tables);
     if (failed) {
         let_go(snapshots);
         return -1;
     }
-    snapshots->base_ended = ended;
+    snapshots->base_ended = base->ended;
     return 0;
 }
 

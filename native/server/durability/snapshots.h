@@ -16,6 +16,7 @@ struct server;
 struct replay_entry;
 struct restore_job;
 struct saved_table;
+struct worker;
 
 /* `error->code` is ERROR_NONE: the base is there. */
 typedef void (*snapshot_base_ended)(struct server *server, uint64_t bytes, const struct error *error);
@@ -24,6 +25,7 @@ struct snapshots {
     struct server *server;
     struct store_cut *cut; /* of the store, for whichever snapshot runs */
     uint64_t (*origin)(struct server *server); /* that of its data: replication draws one where there is none yet */
+    struct worker *worker; /* writes them; NULL until the first. Kept, since a thread's end is waited for by the loop */
     struct snapshot *running; /* NULL: none */
     snapshot_base_ended base_ended; /* not NULL: it is a base, or of the store alone; who is told of its end */
     struct saved_table *cut_tables, *saved_tables; /* counters at the cut of the one running, of the last */
@@ -60,10 +62,16 @@ uint64_t snapshots_step(struct snapshots *snapshots);
  * restored and what is lost is written to `said`, line by line. -1 with `error`: refused, and nothing is loaded. */
 int snapshots_restore_at_start(struct snapshots *snapshots, const char *file, struct text *said, struct error *error);
 
-/* Cuts and begins to write a base of the append-only file, with the tables that it has, or the store alone, which is turned
- * into a file for Redis. Nothing may be running. */
-int snapshots_begin_base(struct snapshots *snapshots, const char *folder, const char *name, bool with_tables,
-                         snapshot_base_ended ended, struct error *error);
+/* A base of the append-only file, or what replicas are sent. */
+struct snapshot_base {
+    const char *folder, *name; /* of the file */
+    bool with_tables; /* those that an append-only file has; else the store alone */
+    bool is_passing; /* see snapshot.h */
+    snapshot_base_ended ended;
+};
+
+/* Cuts and begins to write one. Nothing may be running. */
+int snapshots_begin_base(struct snapshots *snapshots, const struct snapshot_base *base, struct error *error);
 bool snapshots_may_begin(const struct snapshots *snapshots);
 /* Gives up the base that was begun with this `ended`, if it is still being written. */
 void snapshots_give_up_base(struct snapshots *snapshots, snapshot_base_ended ended);

@@ -1,5 +1,4 @@
-/* received_file: a pair of sockets that the thread reads a snapshot out of (a pipe may be one page small, once its user has
- * many); or two buffers, one that fills while the other is written. */
+/* received_file: a queue that the thread reads a snapshot out of; or two buffers, one that fills while the other is written. */
 #include "server/replication/received_file.h"
 
 #include <errno.h>
@@ -8,16 +7,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/byte_queue.h"
 #include "base/memory.h"
 #include "base/worker.h"
 #include "base/write.h"
 #include "persist/rdb_file.h"
 
 #define BUFFER_BYTES (1u << 20)
-#define WAITING_BYTES (1 << 20) /* as much waits for the thread, where the system allows it */
+#define WAITING_BYTES (2u << 20) /* for the thread: more than it reads between two looks at its queue */
 #define MARK_BYTES 40u
 
 struct received_file {
@@ -31,8 +30,9 @@ struct received_file {
     uint64_t expected, taken;
     uint8_t *filling, *writing;
     size_t filled, to_write;
-    int descriptor; /* of the file, or the socket that the thread reads */
-    int feed; /* the other one; −1: there is none, or it is closed */
+    int descriptor; /* of the file */
+    struct byte_queue *coming; /* NULL: there is such a file */
+    struct snapshot_source source; /* out of that */
     struct received_content content;
     atomic_bool stop;
     struct error error;
@@ -52,14 +52,18 @@ static void close_file(struct received_file *file) {
     file->descriptor = -1;
 }
 
+static size_t take_coming(struct snapshot_source *source, void *out, size_t length) {
+    struct received_file *file = (struct received_file *)((char *)source - offsetof(struct received_file, source));
+    return byte_queue_take(file->coming, out, length);
+}
+
 static void read_snapshot(struct worker_job *job) {
     struct received_file *file = (struct received_file *)(void *)job;
     struct snapshot_content *content = &file->content.all;
-    if (snapshot_read_coming(file->descriptor, file->expected, "what the primary has sent", content, &file->stop,
+    if (snapshot_read_coming(&file->source, file->expected, "what the primary has sent", content, &file->stop,
                              &file->error) == 0 &&
         !content->store.store)
         error_set(&file->error, ERROR_GENERIC, "what the primary has sent holds no keys");
-    close_file(file);
 }
 
 static void read_keys(struct worker_job *job) {
@@ -121,14 +125,12 @@ static void give(struct received_file *file, void (*run)(struct worker_job *job)
 }
 
 static bool begin_reading(struct received_file *file, struct error *error) {
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0) {
-        error_set(error, ERROR_GENERIC, "cannot make sockets: %s", strerror(errno));
+    file->coming = byte_queue_new(WAITING_BYTES);
+    if (!file->coming) {
+        error_set(error, ERROR_GENERIC, "out of memory");
         return false;
     }
-    file->descriptor = ends[0];
-    file->feed = ends[1];
-    (void)setsockopt(file->feed, SOL_SOCKET, SO_SNDBUF, &(int){WAITING_BYTES}, sizeof(int));
+    file->source.take = take_coming;
     file->reads = true;
     give(file, read_snapshot);
     return true;
@@ -149,7 +151,7 @@ struct received_file *received_file_new(const char *header, struct worker *worke
         error_set(error, ERROR_GENERIC, "out of memory");
         return NULL;
     }
-    file->descriptor = file->feed = -1;
+    file->descriptor = -1;
     file->worker = worker;
     if (read_header(file, header, error) &&
         (file->content.has_tables ? begin_reading(file, error) : begin_writing(file, error)))
@@ -159,16 +161,16 @@ struct received_file *received_file_new(const char *header, struct worker *worke
 }
 
 /* The thread, if it waits for more, sees the end. */
-static void close_feed(struct received_file *file) {
-    if (file->feed >= 0) close(file->feed);
-    file->feed = -1;
+static void end_coming(struct received_file *file) {
+    if (file->coming) byte_queue_end(file->coming);
 }
 
 void received_file_free(struct received_file *file) {
     if (!file) return;
     atomic_store(&file->stop, true);
-    close_feed(file);
+    end_coming(file);
     if (file->busy) worker_wait(file->worker);
+    byte_queue_free(file->coming);
     snapshot_content_free(&file->content.all);
     memory_free(file->filling);
     memory_free(file->writing);
@@ -179,7 +181,7 @@ void received_file_free(struct received_file *file) {
 bool received_file_give_up(struct received_file *file) {
     if (!file) return true;
     atomic_store(&file->stop, true);
-    close_feed(file);
+    end_coming(file);
     if (file->busy && !worker_finished(file->worker)) return false;
     file->busy = false;
     if (!file->is_dropped) {
@@ -210,15 +212,14 @@ static void note_newest(struct received_file *file, const uint8_t *bytes, size_t
     memcpy(file->newest + MARK_BYTES - length, bytes, length);
 }
 
-/* Fewer where the thread is behind; none where it has given up, which the next step finds. */
+/* Fewer where the thread is behind. Where it has given up the next step finds that. */
 static size_t pass_on(struct received_file *file, const uint8_t *bytes, size_t length) {
     if (length > file->expected - file->taken) length = (size_t)(file->expected - file->taken);
-    ssize_t passed = file->ended ? 0 : send(file->feed, bytes, length, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (passed <= 0) return 0;
-    file->taken += (uint64_t)passed;
+    size_t passed = byte_queue_put(file->coming, bytes, length);
+    file->taken += passed;
     file->ended = file->taken == file->expected;
-    if (file->ended) close_feed(file);
-    return (size_t)passed;
+    if (file->ended) end_coming(file);
+    return passed;
 }
 
 size_t received_file_take(struct received_file *file, const uint8_t *bytes, size_t length) {
