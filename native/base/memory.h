@@ -42,12 +42,12 @@ void memory_unmap_shared(void *pointer, size_t size_bytes);
  * committed, though this process has unmapped them. */
 bool memory_shared_is_held(int watch);
 
-/* A file's bytes, to be read: pages of the file, counted as mapped. It must not be cut short meanwhile. NULL with `errno`
- * set. */
-void *memory_map_file(int descriptor, size_t size_bytes);
+/* A file's bytes from `offset` on, which is a multiple of the page size, to be read: pages of the file, counted as
+ * mapped. It must not be cut short meanwhile. NULL with `errno` set. */
+void *memory_map_file(int descriptor, uint64_t offset, size_t size_bytes);
 void memory_unmap_file(void *pointer, size_t size_bytes);
-/* Those from `offset` on, to be read and written: what is written is the file's. They are counted
- * nowhere. A fault reads what it needs alone. */
+/* The same to be read and written: what is written is the file's. They are counted nowhere. A fault reads what it
+ * needs alone. */
 void *memory_map_file_shared(int descriptor, uint64_t offset, size_t size_bytes);
 void memory_unmap_file_shared(void *pointer, size_t size_bytes);
 

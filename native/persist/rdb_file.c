@@ -180,7 +180,7 @@ int rdb_file_read(const char *path, struct rdb_content *content, const atomic_bo
     if (descriptor < 0) return error_set(error, ERROR_GENERIC, "cannot open %s: %s", path, strerror(errno));
     int failed = fstat(descriptor, &status) < 0 || !S_ISREG(status.st_mode) || status.st_size == 0;
     size_t length = failed ? 0 : (size_t)status.st_size;
-    void *data = failed ? NULL : memory_map_file(descriptor, length);
+    void *data = failed ? NULL : memory_map_file(descriptor, 0, length);
     close(descriptor);
     if (!data) return error_set(error, ERROR_GENERIC, "%s is no file that can be read", path);
     failed = rdb_file_parse(path, data, length, content, stop, error);

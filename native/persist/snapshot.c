@@ -32,6 +32,7 @@ struct snapshot {
     uint32_t writing;         /* blocks on their way */
     uint64_t waiting_bytes, most_waiting_bytes, memory_bytes;
     uint64_t blocks, records, bytes;
+    uint64_t written;         /* bytes, without gaps */
     bool write_failed;        /* the rest need not be copied */
     bool ending, ended;       /* the end was given to the worker, came back from it */
     struct error error;
@@ -228,6 +229,12 @@ static void end_part(struct snapshot_part *part) {
 
 /* ---- going on ------------------------------------------------------------------------------------------------------ */
 
+/* The header is written with the first block. */
+static void note_written(struct snapshot *snapshot, const struct snapshot_block *block) {
+    if (snapshot->written == 0) snapshot->written = sizeof(struct snapshot_file_header);
+    snapshot->written += sizeof(struct snapshot_block_header) + block->length;
+}
+
 static void take_back(struct snapshot *snapshot, struct worker_job *job) {
     while (job) {
         struct worker_job *next = job->next;
@@ -237,6 +244,7 @@ static void take_back(struct snapshot *snapshot, struct worker_job *job) {
             struct snapshot_block *block = (struct snapshot_block *)(void *)job;
             snapshot->writing--;
             snapshot->write_failed |= block->failed;
+            if (!block->failed) note_written(snapshot, block);
             snapshot->waiting_bytes -= block->room;
             give_block(snapshot, block);
         }
@@ -313,6 +321,7 @@ void snapshot_progress(const struct snapshot *snapshot, struct snapshot_progress
     *progress = (struct snapshot_progress){
         .cut_unix_ms = snapshot->file->cut_unix_ms,
         .bytes = snapshot->bytes,
+        .written = snapshot->written,
         .waiting_bytes = snapshot->waiting_bytes,
         .most_waiting_bytes = snapshot->most_waiting_bytes,
     };

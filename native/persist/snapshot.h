@@ -42,6 +42,7 @@ enum snapshot_state {
 struct snapshot_progress {
     int64_t cut_unix_ms;
     uint64_t bytes; /* of the file, so far */
+    uint64_t written; /* of them, from its beginning on */
     uint64_t waiting_bytes, most_waiting_bytes; /* copied, not on the way to the disk yet */
 };
 

@@ -23,7 +23,7 @@ struct reader {
     const char *name;
     const atomic_bool *stop;
     struct error *error;
-    uint64_t size, at;           /* bytes of the file; of what is read */
+    uint64_t size, at;           /* bytes of the file, UINT64_MAX where only its end tells; of what is read */
     struct read_ahead ahead;
     uint64_t block_at;           /* where the block in hand begins */
     uint64_t blocks, records;    /* read so far */
@@ -245,14 +245,16 @@ static int read_all(struct reader *reader) {
             return refuse(reader, reader->at, "given up");
         if (read_block(reader)) return -1;
     }
-    return reader->at == reader->size ? 0 : refuse(reader, reader->at, "something follows the end");
+    uint8_t more;
+    bool is_all = reader->source ? reader->source->take(reader->source, &more, 1) == 0 : reader->at == reader->size;
+    return is_all ? 0 : refuse(reader, reader->at, "something follows the end");
 }
 
 static int finish(struct reader *reader, struct snapshot_content *content) {
     content->tables = memory_calloc(reader->count + 1, sizeof *content->tables);
     if (!content->tables) return refuse(reader, 0, "no memory for %" PRIu32 " tables", reader->count);
     content->cut_unix_ms = reader->header.cut_unix_ms;
-    content->bytes = reader->size;
+    content->bytes = reader->at;
     content->epoch = reader->epochs[0];
     content->newest_epoch = reader->epochs[1];
     content->origin = reader->epochs[2];
@@ -261,7 +263,7 @@ static int finish(struct reader *reader, struct snapshot_content *content) {
     if (reader->store) {
         struct error why;
         if (store_restore_finish(reader->store, &content->store, &why))
-            return refuse(reader, reader->size, "%s", why.message);
+            return refuse(reader, reader->at, "%s", why.message);
         store_restore_free(reader->store);
         reader->store = NULL;
     }
@@ -270,7 +272,7 @@ static int finish(struct reader *reader, struct snapshot_content *content) {
         struct error why;
         content->tables[i] = table_restore_finish(reader->restores[i], &why);
         reader->restores[i] = NULL;
-        if (!content->tables[i]) return refuse(reader, reader->size, "%s", why.message);
+        if (!content->tables[i]) return refuse(reader, reader->at, "%s", why.message);
     }
     for (uint32_t i = 0; i < reader->count; i++)
         if (*table_config(content->tables[i])->steps_of) table_apply_settle(content->tables[i]);
@@ -303,9 +305,9 @@ int snapshot_read(int descriptor, const char *name, struct snapshot_content *con
     return read_from(&(struct reader){.descriptor = descriptor, .name = name, .stop = stop, .error = error}, content);
 }
 
-int snapshot_read_coming(struct snapshot_source *source, uint64_t size, const char *name, struct snapshot_content *content,
+int snapshot_read_coming(struct snapshot_source *source, const char *name, struct snapshot_content *content,
                          const atomic_bool *stop, struct error *error) {
-    struct reader reader = {.source = source, .size = size, .name = name, .stop = stop, .error = error};
+    struct reader reader = {.source = source, .size = UINT64_MAX, .name = name, .stop = stop, .error = error};
     return read_coming(&reader, content);
 }
 

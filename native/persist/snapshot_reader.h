@@ -29,9 +29,8 @@ struct snapshot_source {
  * once it is true the reader gives up. */
 int snapshot_read(int descriptor, const char *name, struct snapshot_content *content, const atomic_bool *stop,
                   struct error *error);
-/* Likewise, of so many bytes that come one after another. A source that ends before they have all come is a file that is cut
- * short. */
-int snapshot_read_coming(struct snapshot_source *source, uint64_t size, const char *name, struct snapshot_content *content,
+/* Likewise, of bytes that come one after another. A source that ends before it is whole is a file that is cut short. */
+int snapshot_read_coming(struct snapshot_source *source, const char *name, struct snapshot_content *content,
                          const atomic_bool *stop, struct error *error);
 int snapshot_read_file(const char *path, struct snapshot_content *content, const atomic_bool *stop,
                        struct error *error);

@@ -85,12 +85,12 @@ static void a_large_file_is_let_go_of_beside_the_caller(void) {
     CHECK(ftruncate(descriptor, (off_t)size_bytes) == 0);
     CHECK(pwrite(descriptor, "end", 3, (off_t)size_bytes - 3) == 3);
     CHECK(memory_start_reclaimer());
-    const uint8_t *file = memory_map_file(descriptor, size_bytes);
+    const uint8_t *file = memory_map_file(descriptor, 0, size_bytes);
     CHECK(file && file[0] == 0 && memcmp(file + size_bytes - 3, "end", 3) == 0);
     CHECK(memory_mapped_bytes() > mapped + size_bytes);
     memory_unmap_file((void *)(uintptr_t)file, size_bytes);
     memory_stop_reclaimer();
-    CHECK(memory_mapped_bytes() == mapped && !memory_map_file(-1, size_bytes) && memory_mapped_bytes() == mapped);
+    CHECK(memory_mapped_bytes() == mapped && !memory_map_file(-1, 0, size_bytes) && memory_mapped_bytes() == mapped);
     fclose(unnamed);
 }
 

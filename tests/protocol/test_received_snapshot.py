@@ -67,8 +67,13 @@ def replica(tmp_path: Path) -> Iterator[rs.Server]:
         yield server
 
 
-def header(size: int) -> bytes:
-    return f"$SNAPSHOT:{size}:0\r\n".encode()
+HEADER = b"$SNAPSHOT:0\r\n"
+END = b"0\r\n"
+SIGN_OF_LIFE = b"\n"
+
+
+def part(data: bytes) -> bytes:
+    return f"{len(data)}\r\n".encode() + data
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -82,10 +87,11 @@ def test_what_comes_by_halves_is_served_when_all_of_it_has_come(replica: rs.Serv
     half_came, go_on, done = threading.Event(), threading.Event(), threading.Event()
 
     def send(connection: socket.socket) -> None:
-        connection.sendall(header(len(snapshot)) + snapshot[: len(snapshot) // 2])
+        announced = part(snapshot)
+        connection.sendall(HEADER + announced[: len(announced) - len(snapshot) + len(snapshot) // 2])
         half_came.set()
         go_on.wait(60)
-        connection.sendall(snapshot[len(snapshot) // 2 :])
+        connection.sendall(snapshot[len(snapshot) // 2 :] + END)
         done.wait(60)
 
     primary = Primary(send)
@@ -106,21 +112,51 @@ def test_what_comes_by_halves_is_served_when_all_of_it_has_come(replica: rs.Serv
     primary.close()
 
 
-@pytest.mark.parametrize("what", ["cut short", "damaged", "no snapshot"])
+def test_parts_are_one_snapshot_however_they_come(replica: rs.Server, snapshot: bytes) -> None:
+    done = threading.Event()
+
+    def send(connection: socket.socket) -> None:
+        pieces = [snapshot[:1], snapshot[1:100], snapshot[100:-7], snapshot[-7:]]
+        words = HEADER + SIGN_OF_LIFE.join(map(part, pieces)) + SIGN_OF_LIFE + END
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at in range(150):  # the lines come by single bytes, too
+            connection.sendall(words[at : at + 1])
+        connection.sendall(words[150:-20])
+        for at in range(len(words) - 20, len(words)):
+            connection.sendall(words[at : at + 1])
+        done.wait(60)
+
+    primary = Primary(send)
+    with rs.Client(replica.url) as client:
+        client.redis.replicaof("127.0.0.1", str(primary.port))
+        until(lambda: client.redis.info("replication")["master_link_status"] == "up")
+        assert client.redis.get("key") == b"theirs"
+        assert client.info("t")["size"] == ITEMS
+    done.set()
+    primary.close()
+
+
+@pytest.mark.parametrize(
+    "what", ["cut short", "damaged", "no snapshot", "ends early", "ends late", "no number", "a long line"]
+)
 def test_what_is_not_whole_changes_nothing_and_is_asked_for_again(
     replica: rs.Server, snapshot: bytes, what: str
 ) -> None:
     again = threading.Event()
     middle = len(snapshot) // 2
     sent = {
-        "cut short": snapshot[:middle],
-        "damaged": snapshot[:middle] + bytes([snapshot[middle] ^ 1]) + snapshot[middle + 1 :],
-        "no snapshot": b"x" * len(snapshot),
+        "cut short": part(snapshot)[:middle],
+        "damaged": part(snapshot[:middle] + bytes([snapshot[middle] ^ 1]) + snapshot[middle + 1 :]) + END,
+        "no snapshot": part(b"x" * len(snapshot)) + END,
+        "ends early": part(snapshot[:middle]) + END,
+        "ends late": part(snapshot) + part(b"x") + END,
+        "no number": part(snapshot[:middle]) + b"-1\r\n",
+        "a long line": part(snapshot[:middle]) + b"0" * 100,
     }[what]
 
     def send(connection: socket.socket) -> None:
         try:
-            connection.sendall(header(len(snapshot)) + sent)
+            connection.sendall(HEADER + sent)
             if what != "cut short":
                 connection.recv(1)  # until the replica hangs up
         except ConnectionError:
@@ -137,6 +173,10 @@ def test_what_is_not_whole_changes_nothing_and_is_asked_for_again(
         "cut short": "",
         "damaged": "what the primary has sent, byte ",
         "no snapshot": "what the primary has sent, byte 0: this is no snapshot",
+        "ends early": "it is cut short",
+        "ends late": "something follows the end",
+        "no number": "has not said how long the next part of its data is",
+        "a long line": "has not said how long the next part of its data is",
     }[what]
     assert told in replica.log()
     primary.close()
@@ -148,12 +188,12 @@ def test_after_one_that_was_given_up_the_next_is_whole(replica: rs.Server, snaps
     half_came, go_on, done = threading.Event(), threading.Event(), threading.Event()
 
     def half(connection: socket.socket) -> None:
-        connection.sendall(header(len(snapshot)) + snapshot[: len(snapshot) // 2])
+        connection.sendall(HEADER + part(snapshot[: len(snapshot) // 2]))
         half_came.set()
         go_on.wait(60)
 
     def whole(connection: socket.socket) -> None:
-        connection.sendall(header(len(snapshot)) + snapshot)
+        connection.sendall(HEADER + part(snapshot) + END)
         done.wait(60)
 
     first, second = Primary(half, whole), Primary(whole)

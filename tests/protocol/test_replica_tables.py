@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import threading
 from pathlib import Path
 
@@ -389,6 +390,24 @@ def test_clients_go_on_while_everything_is_sent(tmp_path: Path) -> None:
         want, got = primary.client.get("t", live), replica.client.get("t", live)
         np.testing.assert_array_equal(got.data["x"], want.data["x"])
         np.testing.assert_array_equal(got.probabilities, want.probabilities)
+
+
+def test_a_copy_that_the_disk_refuses_half_way_is_sent_again(tmp_path: Path) -> None:
+    big = rs.Table("t", 4000, {"x": rs.Column("uint8", (5000,))}, seed=1)
+    with pair(tmp_path, big) as (primary, replica, link):
+        ids = np.concatenate([primary.client.add("t", {"x": np.full((1000, 5000), i, np.uint8)}) for i in range(4)])
+        limits = resource.prlimit(primary.server.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(primary.server.pid, resource.RLIMIT_FSIZE, (10_000_000, limits[1]))  # half of the snapshot
+        replica.redis.execute_command("REPLICAOF", "127.0.0.1", link.port)
+        eventually(lambda: "cannot write sync.cut.partial" in primary.server.log(), "a copy that failed")
+        assert replica.redis.info("replication")["master_link_status"] == "down"
+        assert primary.redis.ping()
+        resource.prlimit(primary.server.pid, resource.RLIMIT_FSIZE, limits)
+        eventually(lambda: replica.redis.info("replication")["master_link_status"] == "up", "a copy")
+        assert told(replica.client) == told(primary.client)
+        got = replica.client.get("t", ids[::7]).data["x"]
+        np.testing.assert_array_equal(got, primary.client.get("t", ids[::7]).data["x"])
+        eventually(lambda: not list((tmp_path / "primary").glob("sync*")), "the end of its file")
 
 
 def test_a_restored_table_is_sent_again(tmp_path: Path) -> None:

@@ -10,9 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/arithmetic.h"
 #include "base/memory.h"
 #include "base/worker.h"
 #include "persist/rdb_file_writer.h"
+#include "persist/snapshot_file.h"
 #include "server/core/server.h"
 #include "server/durability/durability_subsystem.h"
 #include "server/durability/snapshots.h"
@@ -21,10 +23,11 @@
 
 #define CUT_NAME "sync.cut"
 #define LOOK_AGAIN_US 2000u /* while the thread works, or another snapshot runs */
+#define PART_BYTES (4u << 20) /* a multiple of any page's size */
 
 enum export_state { EXPORT_NONE, EXPORT_CUTTING, EXPORT_CONVERTING };
 
-/* The file, for as long as someone is sent it. */
+/* A file, or part of one, for as long as someone is sent it. */
 struct exported {
     uint32_t references;
     size_t length;
@@ -34,11 +37,11 @@ struct exported {
 struct conversion {
     struct worker_job job;
     bool compresses;
-    bool converts, keeps_cut; /* somebody waits for Redis's format, for the snapshot itself */
+    bool converts, hands_out; /* somebody waits for Redis's format, for the snapshot itself */
     int database; /* of the changes that follow the file */
     atomic_bool stop;
-    int cut, out; /* −1: it failed, or nobody waits for it */
-    uint64_t cut_bytes, bytes;
+    int out; /* −1: it failed, or nobody waits for it */
+    uint64_t bytes;
     struct error error;
 };
 
@@ -47,11 +50,24 @@ struct export {
     struct export_request *waiting;
     enum export_state state;
     uint64_t number; /* of the file that is made, or was last */
+    int growing; /* the snapshot, where it is handed out in parts; −1: there is none, or no part yet */
+    uint64_t handed; /* bytes of it that were */
     struct worker *worker;
     struct conversion conversion;
 };
 
 /* ---- sending --------------------------------------------------------------------------------------------------------- */
+
+/* The descriptor stays the caller's. NULL: there is none, or no memory. */
+static struct exported *map(int descriptor, uint64_t from, uint64_t to) {
+    struct exported *exported = descriptor >= 0 ? memory_alloc(sizeof *exported) : NULL;
+    if (!exported) return NULL;
+    *exported = (struct exported){.references = 1, .length = (size_t)(to - from)};
+    exported->data = memory_map_file(descriptor, from, exported->length);
+    if (exported->data) return exported;
+    memory_free(exported);
+    return NULL;
+}
 
 static void release(struct exported *exported) {
     if (--exported->references > 0) return;
@@ -103,21 +119,55 @@ void export_forget(struct export *export, struct export_request *request) {
 
 /* ---- making the file ------------------------------------------------------------------------------------------------- */
 
-/* Those who wait for a later one stay. */
-static void tell_made(struct export *export, struct exported *keys, struct exported *all, const struct error *error) {
+/* Those who wait for the snapshot, or for Redis's format; who waits for a later one stays. */
+static void tell_made(struct export *export, bool with_tables, struct exported *exported, const struct error *error) {
     struct export_request **link = &export->waiting;
-    export->state = EXPORT_NONE;
     while (*link) {
         struct export_request *request = *link;
-        if (request->number != export->number) {
+        if (request->number != export->number || request->with_tables != with_tables) {
             link = &request->next;
             continue;
         }
         *link = request->next;
-        request->made(request, request->with_tables ? all : keys, error);
+        request->made(request, exported, error);
     }
-    if (keys) release(keys);
-    if (all) release(all);
+}
+
+static void close_growing(struct export *export) {
+    if (export->growing >= 0) close(export->growing);
+    export->growing = -1;
+}
+
+static void fail(struct export *export, const struct error *error) {
+    export->state = EXPORT_NONE;
+    close_growing(export);
+    tell_made(export, true, NULL, error);
+    tell_made(export, false, NULL, error);
+}
+
+static int hand_out_part(struct export *export, uint64_t until) {
+    struct exported *part = map(export->growing, export->handed, until);
+    if (!part) return -1;
+    export->handed = until;
+    for (struct export_request *request = export->waiting, *next; request; request = next) {
+        next = request->next;
+        if (request->number == export->number && request->with_tables) request->grown(request, part);
+    }
+    release(part);
+    return 0;
+}
+
+/* What is written by now, in whole parts, and at the file's end the rest. */
+static int hand_out(struct export *export, uint64_t written, bool is_all, struct error *error) {
+    uint64_t whole = is_all ? written : written - written % PART_BYTES;
+    if (export->handed == whole) return 0;
+    if (export->growing < 0) export->growing = open(CUT_NAME SNAPSHOT_PARTIAL_SUFFIX, O_RDONLY | O_CLOEXEC);
+    if (export->growing < 0) export->growing = open(CUT_NAME, O_RDONLY | O_CLOEXEC); /* it has its name by now */
+    if (export->growing < 0) return error_set(error, ERROR_GENERIC, "cannot read the cut: %s", strerror(errno));
+    while (export->handed < whole)
+        if (hand_out_part(export, export->handed + at_most(whole - export->handed, PART_BYTES)))
+            return error_set(error, ERROR_GENERIC, "no memory for a part of the cut");
+    return 0;
 }
 
 static int open_unnamed(struct error *error) {
@@ -144,17 +194,19 @@ static void convert(struct worker_job *job) {
         out = -1;
     }
     conversion->out = out;
-    conversion->cut = conversion->keeps_cut ? cut : -1;
-    if (!conversion->keeps_cut) close(cut);
+    close(cut);
 }
 
 static void cut_ended(struct server *server, uint64_t bytes, const struct error *error) {
     struct export *export = server->durability->export;
-    if (error->code != ERROR_NONE) {
-        tell_made(export, NULL, NULL, error);
+    struct error why = *error;
+    if (why.code == ERROR_NONE && export->conversion.hands_out && hand_out(export, bytes, true, &why)) unlink(CUT_NAME);
+    if (why.code != ERROR_NONE) {
+        fail(export, &why);
         return;
     }
-    export->conversion.cut_bytes = bytes;
+    tell_made(export, true, NULL, &why);
+    close_growing(export);
     export->state = EXPORT_CONVERTING;
     worker_give(export->worker, &export->conversion.job);
 }
@@ -181,11 +233,12 @@ static void begin(struct export *export) {
     export->number++;
     export->state = EXPORT_CUTTING;
     export->conversion = (struct conversion){
-        .job = {.run = convert}, .compresses = server->config.rdbcompression != 0, .cut = -1, .out = -1};
+        .job = {.run = convert}, .compresses = server->config.rdbcompression != 0, .out = -1};
+    export->handed = 0;
     for (struct export_request *request = export->waiting; request; request = request->next) {
         request->number = export->number;
         request->with_tables = request->takes_tables && with_tables;
-        export->conversion.keeps_cut |= request->with_tables;
+        export->conversion.hands_out |= request->with_tables;
         export->conversion.converts |= !request->with_tables;
     }
     if (!export->worker || (with_tables && !replay_log_begin_stream(server->replay->tables)))
@@ -193,36 +246,34 @@ static void begin(struct export *export) {
     else
         snapshots_begin_base(snapshots, &base, &error);
     if (error.code != ERROR_NONE) {
-        tell_made(export, NULL, NULL, &error);
+        fail(export, &error);
         return;
     }
     for (struct export_request *request = export->waiting; request; request = request->next)
         export->conversion.database = request->begun(request);
 }
 
-/* The descriptor is closed. NULL: there is none, or no memory. */
-static struct exported *map(int descriptor, uint64_t bytes) {
-    struct exported *exported = descriptor >= 0 ? memory_alloc(sizeof *exported) : NULL;
-    if (exported) {
-        *exported = (struct exported){.references = 1, .length = (size_t)bytes};
-        exported->data = memory_map_file(descriptor, exported->length);
-        if (!exported->data) {
-            memory_free(exported);
-            exported = NULL;
-        }
-    }
-    if (descriptor >= 0) close(descriptor);
-    return exported;
-}
-
 static void converted(struct export *export) {
     struct conversion *conversion = &export->conversion;
-    struct exported *keys = map(conversion->out, conversion->bytes);
-    struct exported *all = map(conversion->cut, conversion->cut_bytes);
-    bool lacks = (conversion->converts && !keys) || (conversion->keeps_cut && !all);
-    if (lacks && conversion->error.code == ERROR_NONE)
+    struct exported *keys = map(conversion->out, 0, conversion->bytes);
+    if (conversion->out >= 0) close(conversion->out);
+    if (conversion->converts && !keys && conversion->error.code == ERROR_NONE)
         error_set(&conversion->error, ERROR_GENERIC, "no memory for the file");
-    tell_made(export, keys, all, &conversion->error);
+    export->state = EXPORT_NONE;
+    tell_made(export, false, keys, &conversion->error);
+    if (keys) release(keys);
+}
+
+/* Where a part cannot be handed out the cut is given up, whose end nobody tells then. */
+static uint64_t cutting(struct export *export) {
+    struct snapshots *snapshots = export->server->durability->snapshots;
+    struct error error = {.code = ERROR_NONE};
+    if (!export->conversion.hands_out) return CLOCK_NEVER; /* the snapshots tell */
+    if (hand_out(export, snapshots_base_written(snapshots), false, &error)) {
+        snapshots_give_up_base(snapshots, cut_ended);
+        fail(export, &error);
+    }
+    return export->server->now_us + LOOK_AGAIN_US;
 }
 
 uint64_t export_step(struct export *export) {
@@ -234,7 +285,7 @@ uint64_t export_step(struct export *export) {
             (!someone_takes_tables(export) || replay_log_is_whole(server->replay->tables)))
             begin(export);
         return server->now_us + LOOK_AGAIN_US;
-    case EXPORT_CUTTING: return CLOCK_NEVER; /* the snapshots tell */
+    case EXPORT_CUTTING: return cutting(export);
     default: break;
     }
     if (worker_finished(export->worker)) converted(export);
@@ -243,7 +294,9 @@ uint64_t export_step(struct export *export) {
 
 struct export *export_new(struct server *server) {
     struct export *export = memory_calloc(1, sizeof *export);
-    if (export) export->server = server;
+    if (!export) return NULL;
+    export->server = server;
+    export->growing = -1;
     return export;
 }
 
@@ -252,6 +305,6 @@ void export_free(struct export *export) {
     atomic_store(&export->conversion.stop, true);
     worker_free(export->worker);
     if (export->state == EXPORT_CONVERTING && export->conversion.out > 0) close(export->conversion.out);
-    if (export->state == EXPORT_CONVERTING && export->conversion.cut > 0) close(export->conversion.cut);
+    close_growing(export);
     memory_free(export);
 }

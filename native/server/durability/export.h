@@ -1,9 +1,9 @@
 /* export: makes files for replicas: one for Redis out of the store, and a snapshot of everything for a replica of this kind.
  * Both show the same moment, and clients are served meanwhile.
  *
- * Store and tables are cut as for a base of the append-only file, and written to a snapshot in slices. A thread turns that
- * into Redis's format where somebody waits for it, a key at a time. The files have no names. They are mapped, and sent as fast
- * as clients read. */
+ * Store and tables are cut as for a base of the append-only file, and written to a snapshot in slices. It is handed out in parts
+ * while it grows: the file is what a slow line leaves to be sent. A thread turns it into Redis's format where somebody waits
+ * for that, a key at a time. The files end up without names. They are mapped, and sent as fast as clients read. */
 #ifndef REPLAY_SERVER_EXPORT_H
 #define REPLAY_SERVER_EXPORT_H
 
@@ -11,7 +11,7 @@
 #include "server/core/server.h"
 
 struct export;
-struct exported; /* a file that was made; it goes with its last source */
+struct exported; /* a file that was made, or a part of one; it goes with its last source */
 
 /* Embedded in what waits for a file. */
 struct export_request {
@@ -22,8 +22,10 @@ struct export_request {
     /* The store has just been cut: the file holds what was changed before, and nothing of what will be. Returns the database
      * of the changes that come next, for the file to name. */
     int (*begun)(struct export_request *request);
-    /* The end of the wait. `exported` is the export's and valid during the call; export_source keeps it for longer.
-     * NULL: it failed, with `error`. */
+    /* The next part of the snapshot, where it gets one: the export's, and valid during the call. export_source keeps it for
+     * longer. */
+    void (*grown)(struct export_request *request, struct exported *part);
+    /* The end of the wait. `exported`: the file, likewise; NULL where there were parts, or with an error in `error`. */
     void (*made)(struct export_request *request, struct exported *exported, const struct error *error);
 };
 
@@ -33,7 +35,7 @@ void export_free(struct export *export); /* after all who wait */
 uint64_t export_step(struct export *export);
 
 void export_ask(struct export *export, struct export_request *request);
-/* Neither function will be called, where it waits. */
+/* None of the functions will be called, where it waits. */
 void export_forget(struct export *export, struct export_request *request);
 /* All of the file, which the source keeps until it is released. NULL: memory is exhausted. */
 struct reply_source *export_source(struct exported *exported);

@@ -170,6 +170,12 @@ int snapshots_begin_base(struct snapshots *snapshots, const struct snapshot_base
     return 0;
 }
 
+uint64_t snapshots_base_written(const struct snapshots *snapshots) {
+    struct snapshot_progress progress = {0};
+    if (snapshots->running && snapshots->base_ended) snapshot_progress(snapshots->running, &progress);
+    return progress.written;
+}
+
 void snapshots_give_up_base(struct snapshots *snapshots, snapshot_base_ended ended) {
     if (snapshots->base_ended == ended) let_go(snapshots);
 }

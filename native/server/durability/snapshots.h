@@ -72,6 +72,8 @@ struct snapshot_base {
 
 /* Cuts and begins to write one. Nothing may be running. */
 int snapshots_begin_base(struct snapshots *snapshots, const struct snapshot_base *base, struct error *error);
+/* How much of it is written, from its beginning on. */
+uint64_t snapshots_base_written(const struct snapshots *snapshots);
 bool snapshots_may_begin(const struct snapshots *snapshots);
 /* Gives up the base that was begun with this `ended`, if it is still being written. */
 void snapshots_give_up_base(struct snapshots *snapshots, snapshot_base_ended ended);

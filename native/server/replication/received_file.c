@@ -27,7 +27,10 @@ struct received_file {
     bool ended, reads, is_read;
     bool is_marked; /* the end is known by a mark, not by the length */
     char mark[MARK_BYTES], newest[MARK_BYTES];
-    uint64_t expected, taken;
+    uint64_t expected, taken; /* of a snapshot up to the end of the part that comes */
+    char line[24];            /* before the next part */
+    size_t line_length;
+    bool is_malformed; /* that line */
     uint8_t *filling, *writing;
     size_t filled, to_write;
     int descriptor; /* of the file */
@@ -60,8 +63,7 @@ static size_t take_coming(struct snapshot_source *source, void *out, size_t leng
 static void read_snapshot(struct worker_job *job) {
     struct received_file *file = (struct received_file *)(void *)job;
     struct snapshot_content *content = &file->content.all;
-    if (snapshot_read_coming(&file->source, file->expected, "what the primary has sent", content, &file->stop,
-                             &file->error) == 0 &&
+    if (snapshot_read_coming(&file->source, "what the primary has sent", content, &file->stop, &file->error) == 0 &&
         !content->store.store)
         error_set(&file->error, ERROR_GENERIC, "what the primary has sent holds no keys");
 }
@@ -70,7 +72,7 @@ static void read_keys(struct worker_job *job) {
     struct received_file *file = (struct received_file *)(void *)job;
     struct rdb_content keys = {.stream_database = 0};
     size_t length = (size_t)(file->taken - (file->is_marked ? MARK_BYTES : 0));
-    uint8_t *data = length > 0 ? memory_map_file(file->descriptor, length) : NULL;
+    uint8_t *data = length > 0 ? memory_map_file(file->descriptor, 0, length) : NULL;
     if (!data) {
         error_set(&file->error, ERROR_GENERIC, "cannot read what the primary has sent");
         return;
@@ -99,10 +101,9 @@ static bool read_header(struct received_file *file, const char *header, struct e
     }
     file->content.has_tables = strncmp(header, RECEIVED_SNAPSHOT, strlen(RECEIVED_SNAPSHOT)) == 0;
     if (file->content.has_tables) {
-        int fields = sscanf(header + strlen(RECEIVED_SNAPSHOT), "%" SCNu64 ":%" SCNd64, &file->expected,
-                            &file->content.stream_database);
-        if (fields == 2 && file->expected > 0) return true;
-        file->expected = 0;
+        const char *database = header + strlen(RECEIVED_SNAPSHOT);
+        file->content.stream_database = strtoll(database, &end, 10);
+        if (end > database && *end == '\0') return true;
     }
     file->expected = header[0] == '$' && header[1] != '-' ? strtoull(header + 1, &end, 10) : 0;
     if (file->expected > 0 && *end == '\0') return true;
@@ -212,18 +213,45 @@ static void note_newest(struct received_file *file, const uint8_t *bytes, size_t
     memcpy(file->newest + MARK_BYTES - length, bytes, length);
 }
 
+/* An empty line is a sign of life. */
+static void end_line(struct received_file *file) {
+    char *end;
+    file->line[file->line_length] = '\0';
+    if (file->line_length > 0 && file->line[file->line_length - 1] == '\r') file->line[file->line_length - 1] = '\0';
+    file->line_length = 0;
+    if (file->line[0] == '\0') return;
+    uint64_t bytes = strtoull(file->line, &end, 10);
+    file->is_malformed = file->line[0] == '-' || *end != '\0' || bytes > INT64_MAX - file->expected;
+    if (file->is_malformed) return;
+    file->expected += bytes;
+    file->ended = bytes == 0;
+    if (file->ended) end_coming(file);
+}
+
+static size_t take_line(struct received_file *file, const uint8_t *bytes, size_t length) {
+    const uint8_t *end = memchr(bytes, '\n', length);
+    size_t count = end ? (size_t)(end - bytes) : length;
+    file->is_malformed = count >= sizeof file->line - file->line_length;
+    if (file->is_malformed) return 0;
+    memcpy(file->line + file->line_length, bytes, count);
+    file->line_length += count;
+    if (!end) return count;
+    end_line(file);
+    return count + 1;
+}
+
 /* Fewer where the thread is behind. Where it has given up the next step finds that. */
-static size_t pass_on(struct received_file *file, const uint8_t *bytes, size_t length) {
+static size_t take_part(struct received_file *file, const uint8_t *bytes, size_t length) {
+    if (file->ended || file->is_malformed) return 0;
+    if (file->taken == file->expected) return take_line(file, bytes, length);
     if (length > file->expected - file->taken) length = (size_t)(file->expected - file->taken);
     size_t passed = byte_queue_put(file->coming, bytes, length);
     file->taken += passed;
-    file->ended = file->taken == file->expected;
-    if (file->ended) end_coming(file);
     return passed;
 }
 
 size_t received_file_take(struct received_file *file, const uint8_t *bytes, size_t length) {
-    if (file->content.has_tables) return pass_on(file, bytes, length);
+    if (file->content.has_tables) return take_part(file, bytes, length);
     size_t room = BUFFER_BYTES - file->filled, taken = length < room ? length : room;
     if (!file->is_marked && taken > file->expected - file->taken) taken = (size_t)(file->expected - file->taken);
     if (file->ended || taken == 0) return 0;
@@ -247,6 +275,10 @@ uint64_t received_file_bytes(const struct received_file *file) {
 }
 
 enum received_state received_file_step(struct received_file *file, struct error *error) {
+    if (file->is_malformed) {
+        error_set(error, ERROR_GENERIC, "the primary has not said how long the next part of its data is");
+        return RECEIVED_FAILED;
+    }
     if (file->busy && worker_finished(file->worker)) {
         file->busy = false;
         file->is_read = file->reads;

@@ -16,8 +16,9 @@
 struct received_file;
 struct worker;
 
-/* `header`: "$123", or "$EOF:" and forty bytes that mark the end; or "$SNAPSHOT:123:0": a snapshot of so many bytes, and the
- * database of the changes that follow it. The worker does nothing else meanwhile. NULL with `error` set. */
+/* `header`: "$123", or "$EOF:" and forty bytes that mark the end; or "$SNAPSHOT:0": a snapshot in parts, and the database of the
+ * changes that follow it. Before each part stands a line with the number of its bytes, and behind the last the line "0". The
+ * worker does nothing else meanwhile. NULL with `error` set. */
 struct received_file *received_file_new(const char *header, struct worker *worker, struct error *error);
 /* Waits until the worker has given up what it is at, and freed what it had read. NULL is allowed. */
 void received_file_free(struct received_file *file);

@@ -6,6 +6,7 @@
 #include "server/replication/replicas.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -57,8 +58,12 @@ static void stand_at(struct replica *replica, uint64_t offset, struct change_pos
     replica->sent_until = offset;
 }
 
+static struct replica *replica_waiting(struct export_request *request) {
+    return (struct replica *)((char *)request - offsetof(struct replica, request));
+}
+
 static int begun(struct export_request *request) {
-    struct replica *replica = (struct replica *)((char *)request - offsetof(struct replica, request));
+    struct replica *replica = replica_waiting(request);
     struct replication_subsystem *replication = replication_of(replica);
     struct server *server = replica->client->server;
     struct change_position position;
@@ -80,27 +85,62 @@ static int begun(struct export_request *request) {
     return replica->database;
 }
 
-static void made(struct export_request *request, struct exported *exported, const struct error *error) {
-    struct replica *replica = (struct replica *)((char *)request - offsetof(struct replica, request));
+static void fail_copy(struct replica *replica, const char *why) {
     struct client *client = replica->client;
-    struct reply_source *source = exported ? export_source(exported) : NULL;
+    say(replica, LOG_WARNING, "replica_failed", why);
+    if (!replica->acknowledges && replica->state == REPLICA_WAITS) {
+        client_send(client, "-ERR ", 5);
+        client_send(client, why, strlen(why));
+        client_send(client, "\r\n", 2);
+    }
+    client_close_after_reply(client);
+}
+
+__attribute__((format(printf, 2, 3))) static void send_line(struct client *client, const char *format, ...) {
+    char line[64];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    client_send(client, line, (size_t)length);
+}
+
+static void grown(struct export_request *request, struct exported *part) {
+    struct replica *replica = replica_waiting(request);
+    struct client *client = replica->client;
+    if (client->close_after_reply) return; /* an earlier part is missing */
+    struct reply_source *source = export_source(part);
     if (!source) {
-        say(replica, LOG_WARNING, "replica_failed", exported ? "cannot be sent keys: out of memory" : error->message);
-        if (!replica->acknowledges) {
-            client_send(client, "-ERR ", 5);
-            client_send(client, error->message, strlen(error->message));
-            client_send(client, "\r\n", 2);
-        }
-        client_close_after_reply(client);
+        fail_copy(replica, "cannot be sent everything: out of memory");
         return;
     }
-    char line[64];
-    int length = request->with_tables ? snprintf(line, sizeof line, RECEIVED_SNAPSHOT "%zu:%d\r\n",
-                                                 source->length_bytes, replica->database)
-                                      : snprintf(line, sizeof line, "$%zu\r\n", source->length_bytes);
-    client_send(client, line, (size_t)length);
-    client_send_source(client, source);
+    if (replica->state == REPLICA_WAITS) send_line(client, RECEIVED_SNAPSHOT "%d\r\n", replica->database);
     replica->state = REPLICA_LOADS;
+    send_line(client, "%zu\r\n", source->length_bytes);
+    client_send_source(client, source);
+}
+
+static void made(struct export_request *request, struct exported *exported, const struct error *error) {
+    struct replica *replica = replica_waiting(request);
+    struct client *client = replica->client;
+    if (client->close_after_reply) return;
+    if (error->code != ERROR_NONE) {
+        fail_copy(replica, error->message);
+        return;
+    }
+    if (request->with_tables) {
+        send_line(client, "0\r\n");
+    } else {
+        struct reply_source *source = export_source(exported);
+        if (!source) {
+            fail_copy(replica, "cannot be sent keys: out of memory");
+            return;
+        }
+        send_line(client, "$%zu\r\n", source->length_bytes);
+        client_send_source(client, source);
+    }
+    replica->state = REPLICA_LOADS;
+    replica->is_whole = true;
     if (replica->wants_file_alone) client->close_after_reply = true;
 }
 
@@ -116,6 +156,7 @@ void replica_synchronise(struct replica *replica) {
     attach(replica, REPLICA_WAITS);
     replication_of(replica)->full++;
     replica->request.begun = begun;
+    replica->request.grown = grown;
     replica->request.made = made;
     replica->request.takes_tables = replica->takes_tables;
     say(replica, LOG_NOTICE, "replica_full", replica->takes_tables ? "asks for everything" : "asks for all keys");
@@ -188,7 +229,7 @@ static void send_changes(struct replica *replica) {
         client_close(client);
         return;
     }
-    if (replica->state == REPLICA_LOADS && unsent == 0 && !replica->wants_file_alone) {
+    if (replica->state == REPLICA_LOADS && replica->is_whole && unsent == 0 && !replica->wants_file_alone) {
         replica->state = REPLICA_ONLINE;
         replica->acknowledged_us = client->server->now_us;
         say(replica, LOG_NOTICE, "replica_online", "has been sent all keys");
@@ -236,7 +277,8 @@ static void look_at(struct replica *replica) {
     struct client *client = replica->client;
     uint64_t now_us = client->server->now_us;
     uint64_t timeout_us = (uint64_t)client->server->config.replication.timeout_s * 1000000u;
-    if (replica->state == REPLICA_WAITS && now_us >= replica->newline_us + NEWLINE_US) {
+    bool lacks_part = replica->state == REPLICA_LOADS && !replica->is_whole && client->output.unsent_bytes == 0;
+    if ((replica->state == REPLICA_WAITS || lacks_part) && now_us >= replica->newline_us + NEWLINE_US) {
         client_send(client, "\n", 1);
         replica->newline_us = now_us;
     }

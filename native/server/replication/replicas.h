@@ -9,7 +9,7 @@
 enum replica_state {
     REPLICA_TALKS,  /* has said something of itself, and follows nobody yet */
     REPLICA_WAITS,  /* for a file of all keys */
-    REPLICA_LOADS,  /* is sent that file */
+    REPLICA_LOADS,  /* is sent that file, which may grow meanwhile */
     REPLICA_ONLINE, /* is sent changes */
 };
 
@@ -31,6 +31,7 @@ struct replica {
     bool acknowledges; /* it came by PSYNC */
     struct export_request request;
     int database; /* of the changes that follow the file */
+    bool is_whole;   /* all of the file lies in its output, or was sent */
     struct change_position position; /* of what it is to be sent next */
     uint64_t sent_until;             /* the offset of that */
     uint64_t acknowledged, acknowledged_us;
