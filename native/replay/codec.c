@@ -146,9 +146,10 @@ static bool go_on(const uint8_t **at, const uint8_t *end, uint64_t *length) {
     return true;
 }
 
-/* Whether LZ4_decompress_safe makes `length` bytes of the block. That depends on lengths and distances alone, so nothing is made.
- * A block is a row of sequences: literals, then a match, which repeats earlier bytes; the last sequence has no match. The decoder
- * wants matches to keep away from the step's end. Each is nearer to it than those before, so the last one tells for all. */
+/* Whether the block is as the format has it, and of `length` bytes. That depends on lengths and distances alone, so nothing is
+ * made: a block is a row of sequences, literals and then a match, which repeats earlier bytes; the last has no match. Matches keep
+ * away from the step's end. Each is nearer to it than those before, so the last one tells for all. LZ4_decompress_safe takes
+ * every such block, and some that are not quite so. */
 static bool is_lz4_block(const uint8_t *at, size_t size, size_t length) {
     const uint8_t *end = at + size;
     uint64_t made = 0, match_at = 0;
@@ -180,11 +181,12 @@ static bool is_lz4_block(const uint8_t *at, size_t size, size_t length) {
 #endif
 
 bool codec_is_block(struct codec *codec, const uint8_t *block, size_t size, uint8_t *scratch, size_t length) {
+    if (size == length) return true;
 #ifdef REPLAY_LZ4
-    if (codec->kind == CODEC_LZ4 && size < length)
-        return length >= CODEC_LEAST_STEP_BYTES && length <= INT_MAX && is_lz4_block(block, size, length);
+    bool is_of_lz4 = codec->kind == CODEC_LZ4 && length >= CODEC_LEAST_STEP_BYTES && length <= INT_MAX;
+    if (is_of_lz4 && size < length && is_lz4_block(block, size, length)) return true;
 #endif
-    return size == length || codec_decode(codec, block, size, scratch, length);
+    return codec_decode(codec, block, size, scratch, length);
 }
 
 size_t codec_encode_steps(struct codec *codec, const uint8_t *steps, uint32_t n, size_t length, uint32_t *sizes,

@@ -24,8 +24,8 @@ void codec_free(struct codec *codec);
 size_t codec_encode(struct codec *codec, const uint8_t *step, size_t length, uint8_t *block);
 /* Whether the block is one of a step of `length` bytes, which is then written. Reads and writes nothing beyond. */
 bool codec_decode(struct codec *codec, const uint8_t *block, size_t size, uint8_t *step, size_t length);
-/* Whether it is such a block, for whoever does not want the step: with LZ4 none is made, which takes a fraction of the time. Else
- * `scratch` gets it. A match of LZ4 with a distance of 0, which the format forbids, is refused here alone. */
+/* The same for whoever does not want the step: with LZ4 none is made of a block that is one, which takes a fraction of the time.
+ * `scratch` has room for it otherwise. */
 bool codec_is_block(struct codec *codec, const uint8_t *block, size_t size, uint8_t *scratch, size_t length);
 
 /* n packed steps to n sizes and the blocks behind one another, whose length it returns; `blocks` has room for the steps as
