@@ -84,8 +84,8 @@ def ping(url: str) -> None:
 
 @contextlib.contextmanager
 def pinging(url: str) -> Iterator[dict[str, float]]:
-    """What PINGs took meanwhile, once it has ended. They come from a process of its own: a thread of this one would wait
-    for its other threads."""
+    """What PINGs took meanwhile, once it has ended. They come from a process of its own: a thread of this one would
+    wait for its other threads."""
     command = [sys.executable, "-m", "replay_server.bench.durability", "--ping", url]
     told: dict[str, float] = {}
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

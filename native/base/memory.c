@@ -351,8 +351,7 @@ void *memory_map_file(int descriptor, uint64_t offset, size_t size_bytes) {
     size_t own_bytes = own_page_bytes();
     uint8_t *own = memory_map(own_bytes + size_bytes);
     if (!own) return NULL;
-    void *pointer =
-        mmap(own + own_bytes, size_bytes, PROT_READ, MAP_PRIVATE | MAP_FIXED, descriptor, (off_t)offset);
+    void *pointer = mmap(own + own_bytes, size_bytes, PROT_READ, MAP_PRIVATE | MAP_FIXED, descriptor, (off_t)offset);
     if (pointer == MAP_FAILED) {
         int error = errno;
         unmap_now(own, own_bytes + size_bytes);

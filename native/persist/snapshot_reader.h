@@ -22,7 +22,8 @@ struct snapshot_content {
 
 /* Embedded in whatever the bytes come from. */
 struct snapshot_source {
-    size_t (*take)(struct snapshot_source *source, void *out, size_t length); /* at least one byte; 0: they have ended */
+    size_t (*take)(struct snapshot_source *source, void *out,
+                   size_t length); /* at least one byte; 0: they have ended */
 };
 
 /* Reads from the descriptor's start to its end. `name` is for messages. While it works `*stop` is looked at (NULL: never):

@@ -39,9 +39,6 @@ int coded_columns_map(struct coded_columns *coded, enum step_codec codec, uint64
         coded->block[i] = memory_map(slots * sizeof *coded->block[i]);
         failed = !coded->block[i];
     }
-    size_t pool_bytes = coded->pool.chunks * coded->pool.chunk_bytes;
-    /* Chunks are touched from the pool's beginning on. */
-    if (!failed && !disk && pool_bytes >= MEMORY_HUGE_BYTES) memory_advise_huge(coded->pool.base, pool_bytes);
     return failed ? -1 : 0;
 }
 

@@ -172,7 +172,8 @@ static const char *enter_group(struct table *table, struct entering *entering, c
     double priorities[SLOT_RECORD_MOST];
     struct table_keys keys[SLOT_RECORD_MOST];
     if (n > entering->n - entering->done) return "slots that are not those of its ids";
-    if (!read_keys(table, entering->priorities, entering->done, n, priorities, keys)) return "a priority that cannot be";
+    if (!read_keys(table, entering->priorities, entering->done, n, priorities, keys))
+        return "a priority that cannot be";
     for (uint32_t i = 0; i < n; i++, entering->done++) {
         uint64_t id = u64_at(entering->ids, entering->done);
         if ((uint32_t)id != slots[i]) return "slots that are not those of its ids";

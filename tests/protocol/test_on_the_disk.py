@@ -151,7 +151,6 @@ def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_folder_before_anyo
     assert any(name.startswith("replay-") for name in renamed)
 
 
-
 def test_what_a_replica_is_sent_waits_for_no_disk(serve, tmp_path):
     (tmp_path / "replica").mkdir()
     with (
@@ -169,6 +168,7 @@ def test_what_a_replica_is_sent_waits_for_no_disk(serve, tmp_path):
     assert "write" in of_copy
     assert of_copy[-1] == "rename"
     assert "sync" not in of_copy
+
 
 # ---- which is the newest --------------------------------------------------------------------------------------------
 

@@ -232,8 +232,8 @@ static void begin(struct export *export) {
     if (!export->worker) export->worker = worker_new();
     export->number++;
     export->state = EXPORT_CUTTING;
-    export->conversion = (struct conversion){
-        .job = {.run = convert}, .compresses = server->config.rdbcompression != 0, .out = -1};
+    export->conversion =
+        (struct conversion){.job = {.run = convert}, .compresses = server->config.rdbcompression != 0, .out = -1};
     export->handed = 0;
     for (struct export_request *request = export->waiting; request; request = request->next) {
         request->number = export->number;

@@ -28,7 +28,7 @@ struct received_file {
     bool is_marked; /* the end is known by a mark, not by the length */
     char mark[MARK_BYTES], newest[MARK_BYTES];
     uint64_t expected, taken; /* of a snapshot up to the end of the part that comes */
-    char line[24];            /* before the next part */
+    char line[24]; /* before the next part */
     size_t line_length;
     bool is_malformed; /* that line */
     uint8_t *filling, *writing;
