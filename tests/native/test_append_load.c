@@ -1,6 +1,7 @@
 /* append_load: what a start does to an append-only file whose end is incomplete. */
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -74,8 +75,38 @@ static void a_tail_is_cut_off_on_the_disk_before_anything_is_written_in_its_plac
     close_server();
 }
 
+static void write_file(const char *name, const char *text) {
+    int descriptor = open(name, O_WRONLY | O_CREAT, 0600);
+    CHECK(descriptor >= 0 && write(descriptor, text, strlen(text)) == (ssize_t)strlen(text));
+    close(descriptor);
+}
+
+static void follow_and_keep_log(struct server_config *config) {
+    config->appendonly = 1;
+    strcpy(config->appenddirname, "replica");
+    strcpy(config->replication.follows, "127.0.0.1 1");
+}
+
+/* It had appended to the key of its primary, whose time was not over there; and it was over when the replica started again. */
+static void a_replica_reads_what_came_of_keys_whose_time_is_over_now(void) {
+    struct error error;
+    struct text said = {0};
+    CHECK(mkdir("replica", 0700) == 0);
+    write_file("replica/appendonly.aof.manifest", "file appendonly.aof.1.incr.aof seq 1 type i\n");
+    write_file("replica/appendonly.aof.1.incr.aof",
+               "*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\n*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$5\r\nvalue\r\n"
+               "*3\r\n$9\r\nPEXPIREAT\r\n$3\r\nkey\r\n$4\r\n1000\r\n*3\r\n$6\r\nAPPEND\r\n$3\r\nkey\r\n$3\r\nand\r\n"
+               "*2\r\n$7\r\nPERSIST\r\n$3\r\nkey\r\n");
+    open_server(false, follow_and_keep_log);
+    CHECK(append_log_start(server->durability->append_log, &said, &error) == 0);
+    text_free(&said);
+    CHECK(answers(connect_peer(), "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n", "$8\r\nvalueand\r\n"));
+    close_server();
+}
+
 int main(void) {
     enter_own_folder();
     RUN(a_tail_is_cut_off_on_the_disk_before_anything_is_written_in_its_place);
+    RUN(a_replica_reads_what_came_of_keys_whose_time_is_over_now);
     return 0;
 }

@@ -232,7 +232,8 @@ void command_call(struct client *client, struct command_entry *entry) {
     struct server *server = client->server;
     if (server->acting.tracking_is_due && !server->acting.client) upcalls.tracking_tell_readers(server);
     uint64_t began_ns = server->now_ns, changes = server->store->changes;
-    if (server->place.is_replica) server->store->keeps_expired = client->is_primary; /* it tells when they go */
+    if (server->place.is_replica && !server->loading)
+        server->store->keeps_expired = client->is_primary; /* it tells when they go */
     client->error_replied = false;
     const struct client *acting = server->acting.client;
     if (!acting) server->acting.client = client;
