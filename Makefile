@@ -55,7 +55,7 @@ help:
 	@echo "make lint        ruff, pyright, clang-format      make format   rewrites files as lint wants them"
 	@echo "make fuzz        FUZZ_SECONDS=600 make fuzz: requests, commands, snapshots"
 	@echo "make faults      FAULT_SECONDS=3600 make faults: frames, links and devices that fail, over DPDK"
-	@echo "make simulate    SEEDS=10000 make simulate: the append-only file on a machine that fails"
+	@echo "make simulate    SEEDS=10000 make simulate: the append-only file and replicas on machines that fail"
 	@echo "make reference   writes docs/reference again, from the code      make docs   builds the website in build/site"
 	@echo "make lwip        sets up again what the transport over DPDK is built from"
 	@echo "make wheel       builds the wheel and tries it in an empty environment, without a compiler"
@@ -160,9 +160,9 @@ bench: setup
 simulate: setup
 	@$(BIN)/cmake -S native -B build/simulation -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DREPLAY_TESTS=ON \
 	    > build/simulation.log
-	@$(BIN)/cmake --build build/simulation --target test_failing_machine >> build/simulation.log
-	@build/simulation/test_failing_machine -first=$(FIRST) -seeds=$(SEEDS) -jobs=$$(nproc) \
-	    -progress=$(abspath build)/simulation-$(FIRST)-$(SEEDS).progress
+	@$(BIN)/cmake --build build/simulation --target test_failing_machine test_failing_network >> build/simulation.log
+	@for what in machine network; do build/simulation/test_failing_$$what -first=$(FIRST) -seeds=$(SEEDS) -jobs=$$(nproc) \
+	    -progress=$(abspath build)/simulation-$$what-$(FIRST)-$(SEEDS).progress || exit 1; done
 
 fuzz: setup
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -s tests/native -k fuzz --timeout 0

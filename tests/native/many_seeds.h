@@ -3,10 +3,13 @@
 #ifndef REPLAY_TESTS_MANY_SEEDS_H
 #define REPLAY_TESTS_MANY_SEEDS_H
 
+#include <malloc.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "own_folder.h"
 #include "server_content.h"
 #include "simulated_machine.h"
 
@@ -123,6 +126,13 @@ static inline void say_failed_seeds(void) {
     if (is_stopped) fprintf(stderr, "stopped before seed %llu\n", (unsigned long long)all.next);
 }
 
+/* Of all seeds, for the processes that they run in. */
+static inline void *share_with_seeds(size_t bytes) {
+    void *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(shared != MAP_FAILED);
+    return shared;
+}
+
 static inline const char *value_of(const char *argument, const char *name) {
     size_t length = strlen(name);
     return strncmp(argument, name, length) == 0 ? argument + length : NULL;
@@ -141,6 +151,17 @@ static inline void read_arguments(int argc, char **argv) {
     }
     CHECK(all.job_count >= 1 && all.job_count <= MOST_JOBS && (!all.progress || all.progress[0] == '/'));
     all.end = all.next + seeds;
+}
+
+/* Which of them are to be run. */
+static inline void prepare_seeds(int argc, char **argv, void (*run)(void)) {
+    all.run = run;
+    read_arguments(argc, argv);
+    read_progress();
+    /* A life takes over the memory of the one before it, which the kernel need not clear again. */
+    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    enter_own_folder();
 }
 
 #endif

@@ -64,7 +64,7 @@ struct memory_peer *memory_peer_connect(struct transport *base) {
     return memory_peer_connect_as(base, &ends);
 }
 
-struct memory_peer *memory_peer_connect_as(struct transport *base, const struct connection *ends) {
+struct memory_peer *memory_peer_reached(struct transport *base, const struct connection *ends, void *owner) {
     struct memory_transport *transport = (struct memory_transport *)base;
     struct memory_peer *peer = must(calloc(1, sizeof *peer));
     peer->base = *ends;
@@ -75,6 +75,16 @@ struct memory_peer *memory_peer_connect_as(struct transport *base, const struct 
     peer->window = SIZE_MAX;
     peer->next = transport->peers;
     transport->peers = peer;
+    peer->base.owner = owner;
+    return peer;
+}
+
+struct connection *memory_peer_connection(struct memory_peer *peer) {
+    return &peer->base;
+}
+
+struct memory_peer *memory_peer_connect_as(struct transport *base, const struct connection *ends) {
+    struct memory_peer *peer = memory_peer_reached(base, ends, NULL);
     peer->base.owner = base->events.opened(base->events.context, &peer->base);
     if (peer->base.owner) return peer;
     peer->dying = peer->closed = true;

@@ -21,6 +21,9 @@ void transport_memory_hold_writes(struct transport *transport);
 struct memory_peer *memory_peer_connect(struct transport *transport);
 /* As if it came over a socket of that kind; its ends are named so. */
 struct memory_peer *memory_peer_connect_as(struct transport *transport, const struct connection *ends);
+/* The other end of a connection that the server itself begins, with what it wants to get events with. */
+struct memory_peer *memory_peer_reached(struct transport *transport, const struct connection *ends, void *owner);
+struct connection *memory_peer_connection(struct memory_peer *peer);
 void memory_peer_send(struct memory_peer *peer, const void *bytes, size_t length);
 void memory_peer_finish(struct memory_peer *peer); /* end of stream after what was sent */
 void memory_peer_vanish(struct memory_peer *peer); /* reads and writes fail from now on */

@@ -12,7 +12,8 @@
  *     zeros where none of them has reached the disk, and any length that the file has had. Nothing else survives.
  * After an fsync that failed, what had been written may never reach the disk, though later fsyncs succeed, as on Linux: it is
  * in memory alone, where this process and the next ones see it until the power is lost, unless they write it again.
- * A worker's job is done when `machine_work` says so, on the thread of the test: between any two turns of the loop, or late. */
+ * A worker's job is done when `machine_work` says so, on the thread of the test: between any two turns of the loop, or late.
+ * There may be several servers, each with a disk and in a folder of its own: `use_disk` says which of them runs. */
 #ifndef REPLAY_TESTS_SIMULATED_MACHINE_H
 #define REPLAY_TESTS_SIMULATED_MACHINE_H
 
@@ -33,7 +34,8 @@
 #include "check.h"
 
 #define DISK_FOLDER "appendonlydir" /* the one that is simulated, below the current one */
-#define DISK_FILES 256u
+#define DISKS 2
+#define DISK_FILES 512u
 #define DISK_DESCRIPTORS 1024
 #define DISK_SECTOR 512u
 
@@ -131,92 +133,6 @@ void *__wrap_memory_realloc(void *pointer, size_t size_bytes) {
     return memory_fails() ? NULL : __real_memory_realloc(pointer, size_bytes);
 }
 
-/* ---- workers --------------------------------------------------------------------------------------------------------- */
-
-struct jobs {
-    struct worker_job *first, **end;
-};
-
-struct worker {
-    struct worker *next;
-    struct jobs given, done;
-    void (*notify)(void *context);
-    void *context;
-};
-
-static struct worker *workers;
-
-struct worker *__wrap_worker_new(void);
-struct worker *__wrap_worker_new_urgent(void (*finished)(void *context), void *context);
-void __wrap_worker_free(struct worker *worker);
-void __wrap_worker_give(struct worker *worker, struct worker_job *job);
-struct worker_job *__wrap_worker_finished(struct worker *worker);
-struct worker_job *__wrap_worker_wait(struct worker *worker);
-
-static inline void empty_jobs(struct jobs *jobs) {
-    jobs->first = NULL;
-    jobs->end = &jobs->first;
-}
-
-static inline void add_job(struct jobs *jobs, struct worker_job *job) {
-    job->next = NULL;
-    *jobs->end = job;
-    jobs->end = &job->next;
-}
-
-static inline void do_job(struct worker *worker) {
-    struct worker_job *job = worker->given.first;
-    worker->given.first = job->next;
-    if (!job->next) worker->given.end = &worker->given.first;
-    job->run(job);
-    add_job(&worker->done, job);
-    if (worker->notify) worker->notify(worker->context);
-}
-
-struct worker *__wrap_worker_new_urgent(void (*finished)(void *context), void *context) {
-    struct worker *worker = malloc(sizeof *worker);
-    *worker = (struct worker){.next = workers, .notify = finished, .context = context};
-    empty_jobs(&worker->given);
-    empty_jobs(&worker->done);
-    return workers = worker;
-}
-
-struct worker *__wrap_worker_new(void) {
-    return __wrap_worker_new_urgent(NULL, NULL);
-}
-
-void __wrap_worker_free(struct worker *worker) {
-    if (!worker) return;
-    while (worker->given.first) do_job(worker);
-    struct worker **link = &workers;
-    while (*link != worker) link = &(*link)->next;
-    *link = worker->next;
-    free(worker);
-}
-
-void __wrap_worker_give(struct worker *worker, struct worker_job *job) {
-    add_job(&worker->given, job);
-}
-
-struct worker_job *__wrap_worker_finished(struct worker *worker) {
-    struct worker_job *done = worker->done.first;
-    empty_jobs(&worker->done);
-    return done;
-}
-
-struct worker_job *__wrap_worker_wait(struct worker *worker) {
-    while (!worker->done.first) do_job(worker);
-    return __wrap_worker_finished(worker);
-}
-
-/* One of two workers with something to do does one job. */
-static inline void machine_work(void) {
-    for (struct worker *worker = workers, *next; worker; worker = next) {
-        next = worker->next;
-        if (worker->given.first && one_in(2)) do_job(worker);
-    }
-}
-
 /* ---- the disk -------------------------------------------------------------------------------------------------------- */
 
 struct change {
@@ -246,22 +162,32 @@ struct name {
     int file; /* -1: it is gone */
 };
 
-static struct file files[DISK_FILES];
-static uint32_t file_count;
-static struct name *names_synced, *names_now; /* no name twice */
-static struct name *name_changes, **name_changes_end = &name_changes; /* since the last fsync of the folder */
+/* Each server has one, which is simulated below the folder that its process is in; the current one belongs to whoever runs. */
+struct disk {
+    int folder; /* its process is in; with one disk nobody leaves it */
+    struct file files[DISK_FILES];
+    uint32_t file_count;
+    struct name *names_synced, *names_now; /* no name twice */
+    struct name *name_changes, **name_changes_end; /* since the last fsync of the folder */
+    bool is_gone; /* the process has ended: nothing that it does reaches the disk */
+    uint32_t ends_in; /* so many calls; 0: it goes on */
+    enum disk_end { DISK_KILLED, DISK_WITHOUT_POWER } end_then;
+    uint32_t failure; /* one call in so many fails; 0: none does */
+    uint32_t read_failure; /* and of those that read */
+    uint64_t calls, failures;
+    uint64_t ended_us;
+    uint64_t failed_us; /* when a call failed first; 0: none has */
+};
+
+static struct disk disks[DISKS] = {{.name_changes_end = &disks[0].name_changes},
+                                   {.name_changes_end = &disks[1].name_changes}};
+static struct disk *disk = &disks[0];
+
 enum { NOT_OURS, IS_FOLDER, IS_FILE, IS_READ };
 static struct {
-    int kind, file;
+    int kind, file; /* of the disk whose process opened it */
+    struct disk *disk;
 } descriptors[DISK_DESCRIPTORS];
-static bool disk_is_gone; /* the process has ended: nothing that it does reaches the disk */
-static uint32_t disk_ends_in; /* so many calls; 0: it goes on */
-static enum disk_end { DISK_KILLED, DISK_WITHOUT_POWER } disk_end_then, disk_ended_by;
-static uint32_t disk_failure; /* one call in so many fails; 0: none does */
-static uint32_t disk_read_failure; /* and of those that read */
-static uint64_t disk_calls, disk_failures;
-static uint64_t disk_ended_us;
-static uint64_t disk_failed_us; /* when a call failed first; 0: none has */
 
 int __real_openat(int folder, const char *name, int flags, ...);
 int __real_open(const char *name, int flags, ...);
@@ -292,26 +218,40 @@ static inline int kind_of(int descriptor) {
     return descriptor >= 0 && descriptor < DISK_DESCRIPTORS ? descriptors[descriptor].kind : NOT_OURS;
 }
 
+static inline void note_kind(int descriptor, int kind) {
+    descriptors[descriptor].kind = kind;
+    descriptors[descriptor].disk = disk;
+}
+
+static inline void close_feed(int descriptor);
+
+/* Its process runs from now on. */
+static inline void use_disk(struct disk *next) {
+    if (next == disk) return;
+    disk = next;
+    CHECK(fchdir(disk->folder) == 0);
+}
+
 static inline void disk_end(enum disk_end end);
 
 /* Of every call that changes what is on the disk. True: it is too late for that. */
 static inline bool disk_has_ended(void) {
-    if (!disk_is_gone && disk_ends_in > 0 && --disk_ends_in == 0) disk_end(disk_end_then);
-    return disk_is_gone;
+    if (!disk->is_gone && disk->ends_in > 0 && --disk->ends_in == 0) disk_end(disk->end_then);
+    return disk->is_gone;
 }
 
 /* True: this call fails, with errno set. */
 static inline bool disk_fails(int error) {
-    disk_calls++;
-    if (disk_failure == 0 || !one_in(disk_failure)) return false;
-    disk_failures++;
-    if (disk_failed_us == 0) disk_failed_us = machine_us;
+    disk->calls++;
+    if (disk->failure == 0 || !one_in(disk->failure)) return false;
+    disk->failures++;
+    if (disk->failed_us == 0) disk->failed_us = machine_us;
     errno = error;
     return true;
 }
 
 static inline bool disk_read_fails(void) {
-    if (disk_read_failure == 0 || !one_in(disk_read_failure)) return false;
+    if (disk->read_failure == 0 || !one_in(disk->read_failure)) return false;
     errno = EIO;
     return true;
 }
@@ -347,9 +287,9 @@ static inline void apply_name(struct name **names, const struct name *change) {
 
 static inline void change_name(const char *name, const char *from, int file) {
     struct name *change = new_name(name, from, file);
-    apply_name(&names_now, change);
-    *name_changes_end = change;
-    name_changes_end = &change->next;
+    apply_name(&disk->names_now, change);
+    *disk->name_changes_end = change;
+    disk->name_changes_end = &change->next;
 }
 
 static inline void forget_names(struct name **names) {
@@ -357,8 +297,8 @@ static inline void forget_names(struct name **names) {
 }
 
 static inline void forget_name_changes(void) {
-    forget_names(&name_changes);
-    name_changes_end = &name_changes;
+    forget_names(&disk->name_changes);
+    disk->name_changes_end = &disk->name_changes;
 }
 
 static inline void add_change(struct file *file, bool cuts, size_t at, const struct iovec *pieces, int count,
@@ -439,16 +379,16 @@ static inline bool is_on_disk(const struct file *file) {
 }
 
 static inline void open_file(int descriptor, const char *name, bool empties) {
-    const struct name *found = *find_name(&names_now, name);
-    int file = found ? found->file : (int)file_count;
+    const struct name *found = *find_name(&disk->names_now, name);
+    int file = found ? found->file : (int)disk->file_count;
     if (!found) {
-        CHECK(file_count < DISK_FILES);
-        files[file_count] = (struct file){.length = 0};
-        files[file_count].end = &files[file_count].first;
-        file_count++;
+        CHECK(disk->file_count < DISK_FILES);
+        disk->files[disk->file_count] = (struct file){.length = 0};
+        disk->files[disk->file_count].end = &disk->files[disk->file_count].first;
+        disk->file_count++;
         change_name(name, "", file);
-    } else if (empties && files[file].length > 0) {
-        add_change(&files[file], true, 0, NULL, 0, 0);
+    } else if (empties && disk->files[file].length > 0) {
+        add_change(&disk->files[file], true, 0, NULL, 0, 0);
     }
     descriptors[descriptor].file = file;
 }
@@ -464,9 +404,9 @@ int __wrap_openat(int folder, const char *name, int flags, ...) {
     if (is_ours && !writes && disk_read_fails()) return -1;
     int descriptor = __real_openat(folder, name, flags, mode);
     CHECK(descriptor < DISK_DESCRIPTORS);
-    if (descriptor >= 0) descriptors[descriptor].kind = is_ours ? IS_READ : NOT_OURS;
+    if (descriptor >= 0) note_kind(descriptor, is_ours ? IS_READ : NOT_OURS);
     if (writes && descriptor >= 0) {
-        descriptors[descriptor].kind = IS_FILE;
+        note_kind(descriptor, IS_FILE);
         if (!ended) open_file(descriptor, name, flags & O_TRUNC);
     }
     return descriptor;
@@ -479,11 +419,12 @@ int __wrap_open(const char *name, int flags, ...) {
     va_end(arguments);
     int descriptor = __real_open(name, flags, mode);
     CHECK(descriptor < DISK_DESCRIPTORS);
-    if (descriptor >= 0) descriptors[descriptor].kind = strcmp(name, DISK_FOLDER) == 0 ? IS_FOLDER : NOT_OURS;
+    if (descriptor >= 0) note_kind(descriptor, strcmp(name, DISK_FOLDER) == 0 ? IS_FOLDER : NOT_OURS);
     return descriptor;
 }
 
 int __wrap_close(int descriptor) {
+    close_feed(descriptor);
     if (kind_of(descriptor) != NOT_OURS) descriptors[descriptor].kind = NOT_OURS;
     return __real_close(descriptor);
 }
@@ -505,7 +446,7 @@ ssize_t __wrap_writev(int descriptor, const struct iovec *pieces, int count) {
         if (length < 2 || one_in(2)) return -1;
         length = 1 + below((uint32_t)length - 1); /* so much of it was written */
     }
-    struct file *file = &files[descriptors[descriptor].file];
+    struct file *file = &disk->files[descriptors[descriptor].file];
     add_change(file, false, file->length, pieces, count, length);
     struct change *change = (struct change *)((uint8_t *)file->end - offsetof(struct change, next));
     struct iovec piece = {change->bytes, length};
@@ -519,11 +460,12 @@ int __wrap_fsync(int descriptor) {
     bool fails = disk_fails(EIO);
     if (kind == IS_FOLDER) {
         if (fails) return -1;
-        for (const struct name *change = name_changes; change; change = change->next) apply_name(&names_synced, change);
+        for (const struct name *change = disk->name_changes; change; change = change->next)
+            apply_name(&disk->names_synced, change);
         forget_name_changes();
         return 0;
     }
-    struct file *file = &files[descriptors[descriptor].file];
+    struct file *file = &disk->files[descriptors[descriptor].file];
     if (fails && one_in(2))
         keep_in_memory(file);
     else
@@ -541,7 +483,7 @@ ssize_t __wrap_pwrite(int descriptor, const void *bytes, size_t length, off_t at
     if (disk_has_ended()) return (ssize_t)length;
     if (disk_fails(EIO)) return -1;
     struct iovec piece = {(void *)(uintptr_t)bytes, length};
-    add_change(&files[descriptors[descriptor].file], false, (size_t)at, &piece, 1, length);
+    add_change(&disk->files[descriptors[descriptor].file], false, (size_t)at, &piece, 1, length);
     return __real_pwrite(descriptor, bytes, length, at);
 }
 
@@ -549,7 +491,7 @@ int __wrap_ftruncate(int descriptor, off_t length) {
     if (kind_of(descriptor) != IS_FILE) return __real_ftruncate(descriptor, length);
     if (disk_has_ended()) return 0;
     if (disk_fails(EIO)) return -1;
-    add_change(&files[descriptors[descriptor].file], true, (size_t)length, NULL, 0, 0);
+    add_change(&disk->files[descriptors[descriptor].file], true, (size_t)length, NULL, 0, 0);
     return __real_ftruncate(descriptor, length);
 }
 
@@ -557,7 +499,7 @@ int __wrap_renameat(int folder, const char *from, int to_folder, const char *to)
     if (kind_of(folder) != IS_FOLDER) return __real_renameat(folder, from, to_folder, to);
     if (disk_has_ended()) return 0;
     if (disk_fails(EIO)) return -1;
-    const struct name *found = *find_name(&names_now, from);
+    const struct name *found = *find_name(&disk->names_now, from);
     CHECK(found);
     change_name(to, from, found->file);
     return __real_renameat(folder, from, to_folder, to);
@@ -567,8 +509,107 @@ int __wrap_unlinkat(int folder, const char *name, int flags) {
     if (kind_of(folder) != IS_FOLDER) return __real_unlinkat(folder, name, flags);
     if (disk_has_ended()) return 0;
     if (disk_fails(EIO)) return -1;
-    if (*find_name(&names_now, name)) change_name(name, "", -1);
+    if (*find_name(&disk->names_now, name)) change_name(name, "", -1);
     return __real_unlinkat(folder, name, flags);
+}
+
+/* ---- workers --------------------------------------------------------------------------------------------------------- */
+
+struct jobs {
+    struct worker_job *first, **end;
+};
+
+struct worker {
+    struct worker *next;
+    struct disk *disk; /* of its process */
+    struct jobs given, done;
+    int feed; /* its next job reads what is written to this, and has to wait until it is closed; -1: nothing */
+    void (*notify)(void *context);
+    void *context;
+};
+
+static struct worker *workers;
+static int next_feed = -1; /* of the job that is given next */
+
+struct worker *__wrap_worker_new(void);
+struct worker *__wrap_worker_new_urgent(void (*finished)(void *context), void *context);
+void __wrap_worker_free(struct worker *worker);
+void __wrap_worker_give(struct worker *worker, struct worker_job *job);
+struct worker_job *__wrap_worker_finished(struct worker *worker);
+struct worker_job *__wrap_worker_wait(struct worker *worker);
+
+static inline void empty_jobs(struct jobs *jobs) {
+    jobs->first = NULL;
+    jobs->end = &jobs->first;
+}
+
+static inline void add_job(struct jobs *jobs, struct worker_job *job) {
+    job->next = NULL;
+    *jobs->end = job;
+    jobs->end = &job->next;
+}
+
+static inline void do_job(struct worker *worker) {
+    CHECK(worker->feed < 0); /* else it would wait for ever */
+    struct worker_job *job = worker->given.first;
+    worker->given.first = job->next;
+    if (!job->next) worker->given.end = &worker->given.first;
+    job->run(job);
+    add_job(&worker->done, job);
+    if (worker->notify) worker->notify(worker->context);
+}
+
+struct worker *__wrap_worker_new_urgent(void (*finished)(void *context), void *context) {
+    struct worker *worker = malloc(sizeof *worker);
+    *worker = (struct worker){.next = workers, .disk = disk, .feed = -1, .notify = finished, .context = context};
+    empty_jobs(&worker->given);
+    empty_jobs(&worker->done);
+    return workers = worker;
+}
+
+struct worker *__wrap_worker_new(void) {
+    return __wrap_worker_new_urgent(NULL, NULL);
+}
+
+void __wrap_worker_free(struct worker *worker) {
+    if (!worker) return;
+    while (worker->given.first) do_job(worker);
+    struct worker **link = &workers;
+    while (*link != worker) link = &(*link)->next;
+    *link = worker->next;
+    free(worker);
+}
+
+void __wrap_worker_give(struct worker *worker, struct worker_job *job) {
+    if (next_feed >= 0) worker->feed = next_feed;
+    next_feed = -1;
+    add_job(&worker->given, job);
+}
+
+struct worker_job *__wrap_worker_finished(struct worker *worker) {
+    struct worker_job *done = worker->done.first;
+    empty_jobs(&worker->done);
+    return done;
+}
+
+struct worker_job *__wrap_worker_wait(struct worker *worker) {
+    while (!worker->done.first) do_job(worker);
+    return __wrap_worker_finished(worker);
+}
+
+static inline void close_feed(int descriptor) {
+    for (struct worker *worker = workers; worker; worker = worker->next)
+        if (worker->feed == descriptor) worker->feed = -1;
+}
+
+/* One of two workers with something to do does one job. */
+static inline void machine_work(void) {
+    for (struct worker *worker = workers, *next; worker; worker = next) {
+        next = worker->next;
+        if (!worker->given.first || worker->feed >= 0 || !one_in(2)) continue;
+        use_disk(worker->disk);
+        do_job(worker);
+    }
 }
 
 /* ---- the end of a process, and of its machine ------------------------------------------------------------------------ */
@@ -584,24 +625,24 @@ static inline void keep_oldest_changes(struct file *file, uint32_t kept, bool wi
 /* The file is as long as after `kept` changes. A sector is as one of the changes has left it that wrote to it, or as it was:
  * most often as the last. Where a cut has survived, what it cut off has not. */
 static inline void keep_any_sectors(struct file *file, uint32_t kept) {
-    struct bytes now = {0}, *disk = &file->synced;
+    struct bytes now = {0}, *on_disk = &file->synced;
     uint32_t lost = 2u << below(4), number = 0;
-    size_t length = disk->length;
+    size_t length = on_disk->length;
     copy_bytes(&now, bytes_seen(file)); /* a sector goes to the disk as a whole */
     for (const struct change *change = file->first; change; change = change->next, number++) {
         if (change->cuts && number >= kept) break;
         apply_change(&now, change, change->length);
-        if (change->cuts && disk->length > change->at) resize(disk, change->at);
+        if (change->cuts && on_disk->length > change->at) resize(on_disk, change->at);
         size_t from = change->at / DISK_SECTOR * DISK_SECTOR, end = change->at + change->length;
         for (; !change->cuts && from < end; from += DISK_SECTOR) {
             size_t part = now.length - from < DISK_SECTOR ? now.length - from : DISK_SECTOR;
             if (one_in(lost)) continue;
-            if (disk->length < from + part) resize(disk, from + part);
-            memcpy(disk->at + from, now.at + from, part);
+            if (on_disk->length < from + part) resize(on_disk, from + part);
+            memcpy(on_disk->at + from, now.at + from, part);
         }
         if (number < kept) length = now.length;
     }
-    resize(disk, length);
+    resize(on_disk, length);
     free(now.at);
 }
 
@@ -619,10 +660,10 @@ static inline void lose_changes(struct file *file) {
 
 static inline void lose_names(void) {
     uint32_t way = below(4), left = below(8);
-    for (const struct name *change = name_changes; change; change = change->next) {
+    for (const struct name *change = disk->name_changes; change; change = change->next) {
         bool survives = way == 0 || (way == 1 && left > 0) || (way == 2 && one_in(2));
         if (left > 0) left--;
-        if (survives) apply_name(&names_synced, change);
+        if (survives) apply_name(&disk->names_synced, change);
     }
 }
 
@@ -643,7 +684,7 @@ static inline void write_simulated_file(const struct name *name, const struct by
 
 /* As processes see it: with what no fsync has brought to the disk yet. */
 static inline void write_seen_file(const struct name *name) {
-    struct file *file = &files[name->file];
+    struct file *file = &disk->files[name->file];
     struct bytes seen = {0};
     copy_bytes(&seen, bytes_seen(file));
     apply_changes(&seen, file);
@@ -652,22 +693,21 @@ static inline void write_seen_file(const struct name *name) {
     free(seen.at);
 }
 
-/* Nothing that the process does from now on reaches the disk; it is to be taken away before disk_begin. `disk_ends_in` and
- * `disk_end_then` make this happen before one of the next calls, in the middle of what they are part of. */
+/* Nothing that the process does from now on reaches the disk; it is to be taken away before disk_begin. `disk->ends_in` and
+ * `disk->end_then` make this happen before one of the next calls, in the middle of what they are part of. */
 static inline void disk_end(enum disk_end end) {
-    disk_is_gone = true;
-    disk_ended_us = machine_us;
-    disk_ended_by = end;
+    disk->is_gone = true;
+    disk->ended_us = machine_us;
     if (end == DISK_KILLED) return;
-    for (uint32_t i = 0; i < file_count; i++) {
-        lose_changes(&files[i]);
-        forget_changes(&files[i]);
-        files[i].has_lost = false;
+    for (uint32_t i = 0; i < disk->file_count; i++) {
+        lose_changes(&disk->files[i]);
+        forget_changes(&disk->files[i]);
+        disk->files[i].has_lost = false;
     }
     lose_names();
     forget_name_changes();
-    forget_names(&names_now);
-    for (const struct name *name = names_synced; name; name = name->next) apply_name(&names_now, name);
+    forget_names(&disk->names_now);
+    for (const struct name *name = disk->names_synced; name; name = name->next) apply_name(&disk->names_now, name);
 }
 
 static inline void flip_bit(const char *name, size_t at) {
@@ -684,11 +724,12 @@ static inline void flip_bit(const char *name, size_t at) {
 /* The next process finds what has survived. */
 static inline void disk_begin(void) {
     remove_simulated_files();
-    for (const struct name *name = names_now; name; name = name->next) write_seen_file(name);
-    memset(descriptors, 0, sizeof descriptors);
-    disk_is_gone = false;
-    disk_ends_in = 0;
-    disk_failed_us = 0;
+    for (const struct name *name = disk->names_now; name; name = name->next) write_seen_file(name);
+    for (int i = 0; i < DISK_DESCRIPTORS; i++)
+        if (descriptors[i].disk == disk) descriptors[i].kind = NOT_OURS;
+    disk->is_gone = false;
+    disk->ends_in = 0;
+    disk->failed_us = 0;
 }
 
 #endif

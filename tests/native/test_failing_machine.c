@@ -9,13 +9,10 @@
  * The seeds 1 to 150 by default; -first=N -seeds=N for others, -jobs=N at a time; -trace tells what happens. A seed that
  * does not hold is named; after ten of them no other is begun. With -progress=FILE, an absolute path, a run that was
  * interrupted goes on where it was. */
-#include <malloc.h>
 #include <stdatomic.h>
-#include <sys/mman.h>
 
 #include "base/log.h"
 #include "many_seeds.h"
-#include "own_folder.h"
 #include "server/durability/append_log.h"
 #include "server/durability/durability_subsystem.h"
 #include "simulated_requests.h"
@@ -125,7 +122,7 @@ static void look_at_answers(void) {
         if (memory_peer_is_closed(client->peer)) {
             *client = (struct client_of_test){0};
         } else if (is_answered(client, &promises)) {
-            if (promises && !disk_is_gone) question->answered_us = machine_us;
+            if (promises && !disk->is_gone) question->answered_us = machine_us;
             client->waits_for = 0;
         }
     }
@@ -135,16 +132,16 @@ static void look_at_answers(void) {
 static void check_earlier_increments(void) {
     const struct append_manifest *manifest = &server->durability->append_log->manifest;
     char name[NAME_MAX + 1];
-    for (uint64_t i = 0; i + 1 < manifest->count && !disk_is_gone; i++) {
+    for (uint64_t i = 0; i + 1 < manifest->count && !disk->is_gone; i++) {
         append_increment_name(manifest, manifest->first + i, name);
-        const struct name *found = *find_name(&names_now, name);
-        CHECK(found && is_on_disk(&files[found->file]));
+        const struct name *found = *find_name(&disk->names_now, name);
+        CHECK(found && is_on_disk(&disk->files[found->file]));
     }
 }
 
 /* What happens once the disk is gone does not make it whole any more. */
 static void look_at_log(void) {
-    if (disk_is_gone) return;
+    if (disk->is_gone) return;
     bool is_broken = server->durability->append_log->broken;
     broken_us = !is_broken ? 0 : broken_us ? broken_us : machine_us;
 }
@@ -170,7 +167,7 @@ static void pass_time(uint64_t us) {
 }
 
 static void run_steps(uint32_t steps) {
-    for (; steps > 0 && !disk_is_gone; steps--) {
+    for (; steps > 0 && !disk->is_gone; steps--) {
         struct client_of_test *client = &clients[below(CLIENTS)];
         if (client->waits_for == 0) ask(client);
         memory_failure = memory_is_short;
@@ -195,26 +192,26 @@ static void configure(struct server_config *config) {
 static bool try_to_start(bool is_smooth) {
     struct text said = {0};
     struct error error = {0};
-    uint32_t failure = disk_failure;
-    disk_failure = disk_read_failure = is_smooth ? 0 : 2 + below(20);
-    disk_ends_in = is_smooth || one_in(2) ? 0 : 1 + below(6);
-    disk_end_then = one_in(2) ? DISK_KILLED : DISK_WITHOUT_POWER;
+    uint32_t failure = disk->failure;
+    disk->failure = disk->read_failure = is_smooth ? 0 : 2 + below(20);
+    disk->ends_in = is_smooth || one_in(2) ? 0 : 1 + below(6);
+    disk->end_then = one_in(2) ? DISK_KILLED : DISK_WITHOUT_POWER;
     open_server(false, configure);
     int result = append_log_start(server->durability->append_log, &said, &error);
     if (tracing) fprintf(stderr, "start: %s %s\n", result ? error.message : "", said.data ? said.data : "");
     CHECK(result == 0 || !is_smooth);
     text_free(&said);
-    disk_failure = failure;
-    disk_read_failure = disk_ends_in = 0;
-    disk_failed_us = 0;
+    disk->failure = failure;
+    disk->read_failure = disk->ends_in = 0;
+    disk->failed_us = 0;
     tally_add(&tally->starts, 1);
-    return result == 0 && !disk_is_gone;
+    return result == 0 && !disk->is_gone;
 }
 
 static void start(void) {
     while (!try_to_start(!one_in(4))) {
         close_server();
-        if (!disk_is_gone) disk_end(DISK_KILLED);
+        if (!disk->is_gone) disk_end(DISK_KILLED);
         disk_begin();
     }
 }
@@ -223,7 +220,7 @@ static void start(void) {
  * any more, since a call or an allocation has failed, keeps the promises of the time before that. It refuses changes then, and
  * is whole again only once it was rewritten: a rewrite that fails, too, is tried again after ten seconds. */
 static uint32_t promised_moment(void) {
-    uint64_t until_us = disk_failed_us && fsync_policy != ALWAYS ? disk_failed_us : disk_ended_us;
+    uint64_t until_us = disk->failed_us && fsync_policy != ALWAYS ? disk->failed_us : disk->ended_us;
     if (broken_us && broken_us < until_us) until_us = broken_us;
     uint32_t promised = 0;
     for (uint32_t i = 0; i < asked_count; i++) {
@@ -260,16 +257,17 @@ static void check_moment(uint32_t promised) {
  * was of no account. */
 static void start_damaged(void) {
     uint32_t count = 0;
-    for (const struct name *name = names_now; name; name = name->next) count += files[name->file].fsynced > 0;
+    for (const struct name *name = disk->names_now; name; name = name->next)
+        count += disk->files[name->file].fsynced > 0;
     if (count == 0) return;
-    const struct name *name = names_now;
-    for (uint32_t left = below(count); left > 0 || files[name->file].fsynced == 0; name = name->next)
-        if (files[name->file].fsynced > 0) left--;
-    flip_bit(name->name, below((uint32_t)files[name->file].fsynced));
+    const struct name *name = disk->names_now;
+    for (uint32_t left = below(count); left > 0 || disk->files[name->file].fsynced == 0; name = name->next)
+        if (disk->files[name->file].fsynced > 0) left--;
+    flip_bit(name->name, below((uint32_t)disk->files[name->file].fsynced));
     struct text said = {0};
     struct error error = {0};
     struct content now;
-    disk_is_gone = true; /* whatever this start does */
+    disk->is_gone = true; /* whatever this start does */
     open_server(false, configure);
     int result = append_log_start(server->durability->append_log, &said, &error);
     if (tracing)
@@ -283,12 +281,12 @@ static void start_damaged(void) {
 
 /* At once, or in the middle of what the disk does next. */
 static void end_the_process(bool is_kill) {
-    disk_end_then = is_kill ? DISK_KILLED : DISK_WITHOUT_POWER;
+    disk->end_then = is_kill ? DISK_KILLED : DISK_WITHOUT_POWER;
     if (one_in(2)) {
-        disk_ends_in = 1 + below(12);
-        for (uint32_t tries = 0; tries < 40 && !disk_is_gone; tries++) run_steps(5);
+        disk->ends_in = 1 + below(12);
+        for (uint32_t tries = 0; tries < 40 && !disk->is_gone; tries++) run_steps(5);
     }
-    if (!disk_is_gone) disk_end(disk_end_then);
+    if (!disk->is_gone) disk_end(disk->end_then);
 }
 
 static void end(void) {
@@ -312,7 +310,7 @@ static void run_seed(void) {
     random_seed(&chance, seed);
     machine_us = 1000000;
     fsync_policy = (int)below(3);
-    disk_failure = one_in(2) ? 0 : 2 + below(200);
+    disk->failure = one_in(2) ? 0 : 2 + below(200);
     memory_is_short = one_in(4) ? 20 + below(2000) : 0;
     moment_count = asked_count = 0;
     start();
@@ -321,8 +319,8 @@ static void run_seed(void) {
         run_steps(below(200));
         end();
     }
-    tally_add(&tally->disk_calls, disk_calls);
-    tally_add(&tally->disk_failures, disk_failures);
+    tally_add(&tally->disk_calls, disk->calls);
+    tally_add(&tally->disk_failures, disk->failures);
 }
 
 static void say_tally(void) {
@@ -335,15 +333,8 @@ static void say_tally(void) {
 }
 
 int main(int argc, char **argv) {
-    all.run = run_seed;
-    read_arguments(argc, argv);
-    read_progress();
-    /* A life takes over the memory of the one before it, which the kernel need not clear again. */
-    mallopt(M_MMAP_THRESHOLD, 1 << 30);
-    mallopt(M_TRIM_THRESHOLD, 1 << 30);
-    enter_own_folder();
-    tally = mmap(NULL, sizeof *tally, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(tally != MAP_FAILED);
+    prepare_seeds(argc, argv, run_seed);
+    tally = share_with_seeds(sizeof *tally);
     bool begins = all.next < all.end;
     run_seeds();
     say_tally();

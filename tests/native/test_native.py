@@ -19,6 +19,7 @@ FUZZERS = sorted(path.stem for path in HERE.glob("fuzz_*.c") if path.stem != "fu
 FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "5"))
 SIMULATION = REPOSITORY / "build" / "simulation"
 SEEDS = int(os.environ.get("SEEDS", "10000"))
+JOBS = min(os.cpu_count() or 1, 64)
 
 
 def tool(name: str) -> str:
@@ -53,9 +54,9 @@ def native_build() -> Path:
 
 @pytest.fixture(scope="session")
 def simulation() -> Path:
-    """The simulated machine, optimized; without link-time optimization compilers warn of more than there is."""
-    build(SIMULATION, "-DREPLAY_WERROR=OFF", targets=("test_failing_machine",))
-    return SIMULATION / "test_failing_machine"
+    """The simulated machines, optimized; without link-time optimization compilers warn of more than there is."""
+    build(SIMULATION, "-DREPLAY_WERROR=OFF", targets=("test_failing_machine", "test_failing_network"))
+    return SIMULATION
 
 
 def run(program: Path, *arguments: str, folder: Path, timeout_s: int) -> None:
@@ -97,4 +98,12 @@ def test_fuzz(name: str, native_build: Path, tmp_path: Path) -> None:
 @pytest.mark.timeout(1800)
 def test_simulation(simulation: Path, tmp_path: Path) -> None:
     """Many seeds of the simulated machine, without sanitizers; SEEDS sets how many."""
-    run(simulation, f"-seeds={SEEDS}", f"-jobs={min(os.cpu_count() or 1, 64)}", folder=tmp_path, timeout_s=1700)
+    program = simulation / "test_failing_machine"
+    run(program, f"-seeds={SEEDS}", f"-jobs={JOBS}", folder=tmp_path, timeout_s=1700)
+
+
+@pytest.mark.timeout(1800)
+def test_simulated_replica(simulation: Path, tmp_path: Path) -> None:
+    """Likewise of a primary and a replica over a simulated network, of which a seed takes longer."""
+    program = simulation / "test_failing_network"
+    run(program, f"-seeds={max(SEEDS // 10, 1)}", f"-jobs={JOBS}", folder=tmp_path, timeout_s=1700)
