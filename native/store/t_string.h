@@ -48,6 +48,12 @@ bool string_to_int64(const struct value *value, int64_t *integer);
 /* Makes *place (NULL: nothing yet) a string of at least `length` bytes, zero-padded, whose bytes may be written through
  * the pointer returned. Keeps expiry and access. NULL: memory exhausted, and *place is as it was. */
 uint8_t *string_writable(struct value **place, size_t length);
+/* As string_writable; calls `rest` (NULL: nothing) after each piece of what is copied or cleared. Until it returns *place is as it
+ * was, and must stay so. */
+uint8_t *string_writable_in_pieces(struct value **place, size_t length, void (*rest)(void *context), void *context);
+size_t string_writable_effort(const struct value *value, size_t length); /* bytes that it copies or clears */
+/* Copies in such pieces; `from` NULL: zeros. */
+void string_copy_in_pieces(uint8_t *to, const uint8_t *from, size_t bytes, void (*rest)(void *context), void *context);
 size_t string_memory_bytes(const struct value *value);
 
 #endif

@@ -9,6 +9,8 @@
 
 #define ITEMS (1u << 20)
 #define LOOK_NS 20000u
+/* Of a turn with a slice of a command, and other work: its last piece ends one look behind its time, and one more sees that. */
+#define LATEST_TURN_US (LIMIT_TURN_US + 2 * LOOK_NS / 1000)
 
 static uint64_t looked_ns = 1000000000;
 static uint64_t (*look_ns)(void); /* how long the next look takes; NULL: LOOK_NS */

@@ -108,6 +108,7 @@ static void more_changes_than_are_kept_are_everything(void) {
     open_server(false, NULL);
     struct memory_peer *reader = connect_tracker("BCAST"), *writer = connect_peer();
     char word[32];
+    server->exclusive.hurried = true; /* not in slices */
     send_arguments(writer, 3 + 2 * (int)LIMIT_TRACKING_CHANGED);
     send_word(writer, "MSET");
     for (uint32_t i = 0; i <= LIMIT_TRACKING_CHANGED; i++) {

@@ -341,6 +341,105 @@ static void a_replica_reads_many_items_in_short_turns_as_its_primary_does(void) 
     close_server();
 }
 
+#define RAGGED 1000u
+#define ROWS 60000u
+
+/* {x: [uint8, [nil]]} */
+static void create_ragged(struct memory_peer *peer) {
+    struct msgpack_writer spec = {0};
+    msgpack_write_map(&spec, 2);
+    write_text(&spec, "capacity");
+    msgpack_write_unsigned(&spec, RAGGED);
+    write_text(&spec, "signature");
+    msgpack_write_map(&spec, 1);
+    write_text(&spec, "x");
+    msgpack_write_array(&spec, 2);
+    write_text(&spec, "uint8");
+    msgpack_write_array(&spec, 1);
+    msgpack_write_nil(&spec);
+    send_spec(peer, "REPLAY.CREATE", &spec);
+    settle();
+    CHECK(received(peer, "+OK\r\n"));
+}
+
+/* Items of no rows and of many in turn. */
+static void send_ragged(struct memory_peer *peer, uint64_t ids[RAGGED]) {
+    size_t length, rows = RAGGED / 2 * ROWS, bytes = (RAGGED + 1) * sizeof(int64_t) + rows;
+    int64_t *offsets = malloc(bytes);
+    for (uint32_t i = 0; i <= RAGGED; i++) offsets[i] = i / 2 * ROWS;
+    for (size_t i = 0; i < rows; i++) ((uint8_t *)(offsets + RAGGED + 1))[i] = (uint8_t)(i * 7 + i / ROWS);
+    send_add_head(peer, RAGGED, "x");
+    send_bulk(peer, offsets, bytes);
+    free(offsets);
+    settle();
+    memcpy(ids, memory_peer_received(peer, &length) + 7, RAGGED * sizeof *ids);
+    CHECK(length == 7 + RAGGED * sizeof *ids + 2);
+    memory_peer_forget_received(peer);
+}
+
+static void a_replica_reads_many_rows_in_short_turns_as_its_primary_does(void) {
+    size_t length, expected_length;
+    uint64_t ids[RAGGED];
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer(), *other = connect_peer();
+    create_ragged(peer);
+    send_ragged(peer, ids);
+    send_get(peer, ids, RAGGED);
+    settle();
+    const uint8_t *bytes = memory_peer_received(peer, &expected_length);
+    CHECK(expected_length > RAGGED / 2 * ROWS);
+    uint8_t *expected = malloc(expected_length);
+    memcpy(expected, bytes, expected_length);
+    memory_peer_forget_received(peer);
+
+    struct replay_entry *entry = server->replay->tables->entries;
+    entry->followed = true;
+    send_get(peer, ids, RAGGED);
+    CHECK(short_turns_until_answered(peer) >= 4);
+    bytes = memory_peer_received(peer, &length);
+    CHECK(length == expected_length && memcmp(bytes, expected, length) == 0);
+    memory_peer_forget_received(peer);
+
+    send_get(peer, ids, RAGGED); /* an item leaves meanwhile */
+    server_step(server);
+    transport->operations->poll(transport, 0);
+    uint32_t slot = table_slot(entry->table, ids[RAGGED - 1]);
+    CHECK(slot != SLOT_NONE);
+    table_remove(entry->table, slot);
+    table_repair(entry->table);
+    settle();
+    CHECK(received_prefix(peer, "-ERR ") && answers(other, "PING\r\n", "+PONG\r\n"));
+    entry->followed = false;
+    free(expected);
+    close_server();
+}
+
+/* The table was to be emptied by the last record of its primary. */
+static void a_replica_is_promoted_in_short_turns_amid_a_reset(void) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer(), *other = connect_peer();
+    create_floats(peer, ITEMS);
+    send_floats(peer, ITEMS);
+    settle();
+    memory_peer_forget_received(peer);
+    struct replay_entry *entry = server->replay->tables->entries;
+    table_apply_begin(entry->table);
+    entry->followed = server->place.is_replica = server->place.follows_tables = true;
+    table_begin_reset(entry->table);
+    say(peer, "REPLICAOF NO ONE\r\n");
+    server_step(server);
+    transport->operations->poll(transport, 0);
+    server_step(server);
+    CHECK(server->exclusive.on && entry->followed);
+    uint64_t before = server->stats.turns;
+    server->stats.turn_us_max = 0;
+    settle();
+    CHECK(server->stats.turns - before >= 16 && server->stats.turn_us_max <= LATEST_TURN_US);
+    CHECK(received(peer, "+OK\r\n") && !entry->followed && !server->place.is_replica);
+    CHECK(table_field(other, "size") == 0);
+    close_server();
+}
+
 #define CHANNELS 20000
 
 static void subscribe_to_many(struct memory_peer *subscriber) {
@@ -525,6 +624,8 @@ static void a_change_that_a_primary_sends_is_done_when_the_next_one_comes(void) 
 
 int main(void) {
     a_replica_reads_many_items_in_short_turns_as_its_primary_does();
+    a_replica_reads_many_rows_in_short_turns_as_its_primary_does();
+    a_replica_is_promoted_in_short_turns_amid_a_reset();
     tables_of_a_promoted_replica_find_their_free_slots_in_short_turns();
     a_step_of_a_scan_is_short_however_large_its_count();
     weights_that_come_again_are_compared_in_short_turns();

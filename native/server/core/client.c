@@ -195,11 +195,11 @@ void client_closed(void *context, void *owner) {
     if (client->writing) server->clients.writers--;
     if (client->in_unsent) leave_list(&server->clients.unsent_head, client, offsetof(struct client, unsent_next));
     if (client->in_ready) leave_list(&server->clients.ready_head, client, offsetof(struct client, ready_next));
-    resp_parser_free(&client->parser);
     unlink_client(server, client);
     log_event(LOG_DEBUG, "client_gone", LOG_FIELDS({"client", .number = (int64_t)client->id}), "client %llu is gone",
               (unsigned long long)client->id);
     if (exclusive_adopt(client)) return;
+    resp_parser_free(&client->parser);
     memory_free(client->name);
     memory_free(client);
 }

@@ -45,6 +45,7 @@ enum command_flags {
     COMMAND_IN_LOG = 1 << 23,       /* stands in the append-only file although it changes nothing */
     COMMAND_TIMED = 1 << 24, /* moves experience, weights or gradients: INFO tells how long its requests take */
     COMMAND_TELLS_PART = 1 << 25, /* replies what the server is in replication, which the append-only file has, too */
+    COMMAND_RESTS = 1 << 26, /* may rest between its arguments: where there are many, it is run in slices */
 };
 
 /* Of access rules, in the order in which ACL CAT and COMMAND INFO name them. */

@@ -224,8 +224,20 @@ static void count_call(struct client *client, struct command_entry *entry, uint6
 }
 
 void command_replied(struct client *client, bool changed) {
-    upcalls.notify_command(client);
+    /* What changes there are while something rests are those of a command in its midst. */
+    if (!exclusive_is_resting(client->server)) upcalls.notify_command(client);
     propagate_call(client, changed);
+}
+
+/* What may run while a script is busy cannot rest. */
+static void call_handler(struct client *client, const struct command *command) {
+    bool is_long = (command->flags & COMMAND_RESTS) && client->argc > EXCLUSIVE_PARTS_AT_ONCE;
+    if (!is_long || exclusive_is_busy(client->server))
+        command->handler(client);
+    else if (command->flags & COMMAND_WRITE)
+        exclusive_run_change(client, command->handler);
+    else
+        exclusive_run_command(client, command->handler);
 }
 
 void command_call(struct client *client, struct command_entry *entry) {
@@ -237,7 +249,7 @@ void command_call(struct client *client, struct command_entry *entry) {
     client->error_replied = false;
     const struct client *acting = server->acting.client;
     if (!acting) server->acting.client = client;
-    entry->command->handler(client);
+    call_handler(client, entry->command);
     bool reads = (entry->command->flags & COMMAND_READONLY) && entry->command->group->data == DATA_KEYS;
     if (reads && server->acting.client->tracker) upcalls.tracking_read(server->acting.client);
     server->acting.client = acting;

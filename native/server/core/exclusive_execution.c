@@ -1,4 +1,4 @@
-/* exclusive_execution: each script or transaction runs on a stack of its own, which a slice leaves and the next one enters. */
+/* exclusive_execution: what runs in slices has a stack of its own, which a slice leaves and the next one enters. */
 #include "server/core/exclusive_execution.h"
 
 #include <assert.h>
@@ -20,31 +20,42 @@ static void run_body(void *context) {
     exclusive->body(exclusive->client);
 }
 
+/* A key whose time is over may go at any time, and is recorded by itself. */
+static uint64_t commands_changes(const struct store *store) {
+    return store->changes - store->expired_keys;
+}
+
 static void run_slice(struct server *server, bool first) {
     struct exclusive *exclusive = &server->exclusive;
     exclusive->until_us = clock_monotonic_us() + LIMIT_TURN_EXCLUSIVE_US;
     exclusive->inside = true;
     const struct client *acting = server->acting.client;
     server->acting.client = exclusive->client;
-    uint64_t changes = server->store->changes;
+    uint64_t changes = commands_changes(server->store);
     bool ended = first ? fiber_start(exclusive->fiber, run_body, exclusive) : fiber_resume(exclusive->fiber);
     server->acting.client = acting;
     exclusive->inside = false;
     exclusive->on = !ended;
     /* It is recorded by its last slice, as one: what an earlier one had changed would be in no file. */
-    assert(ended || !exclusive->plain || server->store->changes == changes);
-    if (!ended && !exclusive->plain) upcalls.append_log_rests(exclusive->client);
+    assert(ended || exclusive->kind != EXCLUSIVE_READS || commands_changes(server->store) == changes);
+    if (ended || exclusive->kind == EXCLUSIVE_READS) return;
+    /* What a command does to a value counts as a change at its end. */
+    bool writes = exclusive->client->command->flags & COMMAND_WRITE;
+    upcalls.append_log_rests(exclusive->client, writes || server->store->changes != exclusive->changes);
+    if (exclusive->kind == EXCLUSIVE_CHANGES) upcalls.notify_command(exclusive->client);
 }
 
 /* Ends the waiting that append_log_rests began: the next step of the file lets the client go, unless it is told of more. */
 static void wait_no_longer(struct client *client) {
-    if (!client->server->exclusive.plain) client->held_until = 0;
+    if (client->server->exclusive.kind != EXCLUSIVE_READS) client->held_until = 0;
 }
 
-/* What a script or a transaction has changed is recorded by what it runs, never as the command itself. Said only where
- * propagate_call follows at once: it must not be heard by what the next slice runs. */
+/* What a script or a transaction has changed is recorded by what it runs, never as the command itself; and a command that only
+ * reads is not recorded because a key's time was over. Said only where propagate_call follows at once: it must not be heard by
+ * what the next slice runs. */
 static void record_nothing(struct client *client) {
-    if (!client->server->exclusive.plain) propagate_nothing(client);
+    bool writes = client->command->flags & COMMAND_WRITE;
+    if (client->server->exclusive.kind == EXCLUSIVE_CALLS || !writes) propagate_nothing(client);
 }
 
 static bool next_slice(struct client *client) {
@@ -68,13 +79,15 @@ static void wake_waiting(struct server *server) {
 
 static void free_orphan(struct exclusive *exclusive) {
     if (!exclusive->orphaned) return;
+    client_command_done(exclusive->client);
+    resp_parser_free(&exclusive->client->parser);
     memory_free(exclusive->client->name);
     memory_free(exclusive->client);
     exclusive->client = NULL;
     exclusive->orphaned = false;
 }
 
-static void run(struct client *client, void (*body)(struct client *client), bool plain) {
+static void run(struct client *client, void (*body)(struct client *client), enum exclusive_kind kind) {
     struct server *server = client->server;
     struct exclusive *exclusive = &server->exclusive;
     assert(!exclusive->on || exclusive->inside);
@@ -82,19 +95,20 @@ static void run(struct client *client, void (*body)(struct client *client), bool
     if (!exclusive->inside && client->connection && !exclusive->fiber) exclusive->fiber = fiber_new();
     if (exclusive->inside || !client->connection || !exclusive->fiber) {
         body(client);
-        if (!plain) propagate_nothing(client);
+        if (kind == EXCLUSIVE_CALLS) propagate_nothing(client);
         return;
     }
     exclusive->client = client;
-    exclusive->plain = plain;
+    exclusive->kind = kind;
+    exclusive->changes = server->store->changes;
     exclusive->ended_by = "SCRIPT KILL";
     exclusive->body = body;
     exclusive->began_us = clock_monotonic_us();
     /* No key's time is over in its midst. Its command may have looked keys up already, at this time. */
     server->store->frozen_ms = server->store->told_ms;
     run_slice(server, true);
-    record_nothing(client);
     if (!exclusive->on) {
+        record_nothing(client);
         server->store->frozen_ms = 0;
         return;
     }
@@ -105,11 +119,21 @@ static void run(struct client *client, void (*body)(struct client *client), bool
 }
 
 void exclusive_run(struct client *client, void (*body)(struct client *client)) {
-    run(client, body, false);
+    run(client, body, EXCLUSIVE_CALLS);
 }
 
 void exclusive_run_command(struct client *client, void (*body)(struct client *client)) {
-    run(client, body, true);
+    run(client, body, EXCLUSIVE_READS);
+}
+
+void exclusive_run_change(struct client *client, void (*body)(struct client *client)) {
+    run(client, body, EXCLUSIVE_CHANGES);
+}
+
+uint64_t exclusive_changes_before(const struct client *client) {
+    const struct exclusive *exclusive = &client->server->exclusive;
+    bool has_begun = exclusive_is_resting(client->server) && exclusive->client == client;
+    return has_begun && exclusive->kind == EXCLUSIVE_CHANGES ? exclusive->changes : client->server->store->changes;
 }
 
 bool exclusive_run_with(struct client *client, const void *state, size_t size_bytes,
@@ -124,13 +148,13 @@ bool exclusive_run_with(struct client *client, const void *state, size_t size_by
 
 bool exclusive_is_lost(const struct client *client) {
     const struct exclusive *exclusive = &client->server->exclusive;
-    return exclusive->inside && exclusive->plain && exclusive->client == client &&
+    return exclusive->inside && exclusive->kind == EXCLUSIVE_READS && exclusive->client == client &&
            (exclusive->orphaned || client->closing);
 }
 
 void exclusive_rest(struct server *server) {
     struct exclusive *exclusive = &server->exclusive;
-    if (server->loading) return; /* DEBUG LOADAOF: commands of a file are run as one */
+    if (server->loading || exclusive->hurried) return; /* DEBUG LOADAOF: commands of a file are run as one */
     if (exclusive->inside && clock_monotonic_us() >= exclusive->until_us) fiber_yield(exclusive->fiber);
 }
 
@@ -141,7 +165,7 @@ bool exclusive_goes_on(struct client *client) {
 
 bool exclusive_awaits(struct client *client, uint64_t until_us) {
     struct exclusive *exclusive = &client->server->exclusive;
-    if (!exclusive->inside || !exclusive->plain || exclusive->client != client) return false;
+    if (!exclusive->inside || exclusive->kind != EXCLUSIVE_READS || exclusive->client != client) return false;
     exclusive->rests_until_us = until_us;
     fiber_yield(exclusive->fiber);
     return !exclusive_is_lost(client);
@@ -160,32 +184,58 @@ static bool had_slice(const struct server *server) {
     return server->exclusive.until_us >= server->turn.began_us + LIMIT_TURN_EXCLUSIVE_US;
 }
 
-uint64_t exclusive_step(struct server *server) {
+/* The last slice of a command whose client is lost: nobody else looks at what it has changed. */
+static void run_slice_of_lost(struct server *server) {
+    struct client *client = server->exclusive.client;
+    uint64_t changes = exclusive_changes_before(client);
+    run_slice(server, false);
+    if (!server->exclusive.on && server->exclusive.kind == EXCLUSIVE_CHANGES)
+        command_replied(client, server->store->changes != changes);
+}
+
+static void go_on(struct server *server) {
     struct exclusive *exclusive = &server->exclusive;
-    if (!exclusive->on || exclusive->abandoned) return CLOCK_NEVER;
-    uint64_t limit_us = (uint64_t)server->config.busy_reply_threshold_ms * 1000;
-    if (!exclusive->busy && !exclusive->plain && limit_us > 0 && server->now_us >= exclusive->began_us + limit_us) {
-        exclusive->busy = true;
-        wake_waiting(server);
-    }
-    if (had_slice(server)) return 0;
-    bool is_left = !exclusive->client->blocked; /* its client has closed, or is about to */
-    if (!is_left && server->now_us < exclusive->rests_until_us) return exclusive->rests_until_us;
-    exclusive->rests_until_us = 0;
-    if (is_left)
-        run_slice(server, false);
-    else
+    if (exclusive->client->blocked)
         client_retry(exclusive->client);
-    if (exclusive->on) return exclusive->rests_until_us;
+    else
+        run_slice_of_lost(server); /* its client has closed, or is about to */
+    if (exclusive->on) return;
     exclusive->busy = false;
     server->store->frozen_ms = 0;
     free_orphan(exclusive);
     wake_waiting(server);
-    return 0;
+}
+
+uint64_t exclusive_step(struct server *server) {
+    struct exclusive *exclusive = &server->exclusive;
+    if (!exclusive->on || exclusive->abandoned) return CLOCK_NEVER;
+    uint64_t limit_us = (uint64_t)server->config.busy_reply_threshold_ms * 1000;
+    if (!exclusive->busy && exclusive->kind == EXCLUSIVE_CALLS && limit_us > 0 &&
+        server->now_us >= exclusive->began_us + limit_us) {
+        exclusive->busy = true;
+        wake_waiting(server);
+    }
+    if (had_slice(server)) return 0;
+    if (exclusive->client->blocked && server->now_us < exclusive->rests_until_us) return exclusive->rests_until_us;
+    exclusive->rests_until_us = 0;
+    go_on(server);
+    return exclusive->on ? exclusive->rests_until_us : 0;
+}
+
+void exclusive_end_change(struct server *server) {
+    struct exclusive *exclusive = &server->exclusive;
+    if (!exclusive->on || exclusive->kind != EXCLUSIVE_CHANGES) return;
+    exclusive->hurried = true;
+    go_on(server);
+    exclusive->hurried = false;
 }
 
 bool exclusive_makes_wait(const struct server *server) {
     return server->exclusive.on && !server->exclusive.busy;
+}
+
+bool exclusive_is_resting(const struct server *server) {
+    return server->exclusive.on && !server->exclusive.inside;
 }
 
 bool exclusive_is_busy(const struct server *server) {
@@ -198,7 +248,7 @@ bool exclusive_is_run_for(const struct client *client) {
 }
 
 bool exclusive_goes_on_without(const struct client *client) {
-    return exclusive_is_run_for(client) && !client->server->exclusive.plain;
+    return exclusive_is_run_for(client) && client->server->exclusive.kind != EXCLUSIVE_READS;
 }
 
 bool exclusive_adopt(struct client *client) {

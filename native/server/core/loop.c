@@ -304,6 +304,7 @@ static void begin_stop(struct server *server) {
     for (int i = 0; i < server->transports.count; i++)
         server->transports.all[i]->operations->stop_listening(server->transports.all[i]);
     EACH_SUBSYSTEM(stop, server);
+    exclusive_end_change(server);
     for (struct client *client = server->clients.head; client; client = client->next) {
         if (client->blocked) client_expire(client);
         client_close_after_reply(client);

@@ -151,10 +151,19 @@ static void record_for_replicas(struct client *client, bool changed) {
     }
 }
 
+static void tell_replied(struct client *client, bool for_file, bool for_replicas) {
+    if (for_replicas) upcalls.replication_replied(client);
+    if (for_file || client->server->changes.lost) upcalls.append_log_replied(client);
+}
+
 void propagate_call(struct client *client, bool changed) {
     struct server *server = client->server;
     struct changes *changes = &server->changes;
     bool for_file = upcalls.append_log_buffer(server), for_replicas = upcalls.replication_buffer(server);
+    if (exclusive_is_resting(server)) { /* what else was said is of the command that rests, and heard at its end */
+        tell_replied(client, for_file, for_replicas);
+        return;
+    }
     bool in_part = changed && changes->out_of_memory;
     changes->out_of_memory = false;
     if (!for_file && !for_replicas && !changes->lost) return;
@@ -166,8 +175,7 @@ void propagate_call(struct client *client, bool changed) {
         changes->instead_count = 0;
     }
     changes->nothing = false;
-    if (for_replicas) upcalls.replication_replied(client);
-    if (for_file || changes->lost) upcalls.append_log_replied(client);
+    tell_replied(client, for_file, for_replicas);
 }
 
 void propagate_removed(struct server *server, unsigned database, const uint8_t *key, size_t length) {

@@ -90,9 +90,10 @@ struct upcalls {
     void (*append_log_lost)(struct server *server); /* memory is exhausted: one could not be */
     /* A command has replied: has the client wait for its reply until what the command changed is on the disk. */
     void (*append_log_replied)(struct client *client);
-    /* A script or a transaction rests. Where the file has only a part of what it changed, its client waits for all that it
-     * is replied, and then goes on when this is the end and append_log_replied has nothing against it. */
-    void (*append_log_rests)(struct client *client);
+    /* A script, a transaction or a command that changes keys rests; `changed`: it may have changed some. Where the file lacks what it
+     * changed, or has only a part, its client waits for all that it is replied, and then goes on when this is the end and
+     * append_log_replied has nothing against it. */
+    void (*append_log_rests)(struct client *client, bool changed);
     /* "3600 1 300 100": the setting `save`: after so many seconds if so many changes were made. False: it is none. */
     bool (*snapshots_rules_are_valid)(const char *rules);
 

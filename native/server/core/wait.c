@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "server/core/client.h"
 #include "server/core/command_table.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/server.h"
 #include "server/core/slices.h"
 #include "server/core/subsystem.h"
@@ -143,7 +144,7 @@ bool client_retry(struct client *client) {
     if (!client->retry) return false;
     const struct wait_queue *queue = client->queue;
     struct server *server = client->server;
-    uint64_t changes = server->store->changes;
+    uint64_t changes = exclusive_changes_before(client);
     const struct client *acting = server->acting.client;
     server->acting.client = client;
     client->error_replied = false;

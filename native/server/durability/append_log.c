@@ -90,12 +90,12 @@ void append_log_replied(struct client *client) {
     client_hold(client, log->writer->appended);
 }
 
-void append_log_rests(struct client *client) {
+void append_log_rests(struct client *client, bool changed) {
     const struct append_log *log = client->server->durability->append_log;
     const struct changes *changes = &client->server->changes;
     if (!client->connection || client->closing || policy_of(log) != APPEND_SYNC_ALWAYS) return;
-    bool has_part = changes->told[CHANGES_FOR_FILE].in_transaction && append_log_takes(log) && !log->failing;
-    if (has_part || changes->lost) client_hold(client, UINT64_MAX);
+    bool lacks_some = changed || changes->told[CHANGES_FOR_FILE].in_transaction;
+    if ((lacks_some && append_log_takes(log) && !log->failing) || changes->lost) client_hold(client, UINT64_MAX);
 }
 
 static void release(struct append_log *log) {

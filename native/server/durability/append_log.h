@@ -86,7 +86,7 @@ bool append_log_is_behind(const struct server *server);
 void append_log_added(struct server *server);
 void append_log_lost(struct server *server);
 void append_log_replied(struct client *client);
-void append_log_rests(struct client *client);
+void append_log_rests(struct client *client, bool changed);
 
 /* Once a turn, before replies are written: hands over, takes back, lets go of replies. Returns when to call again. */
 uint64_t append_log_step(struct append_log *log);

@@ -329,6 +329,12 @@ static void get_at_once(struct client *client, struct replay_request *request) {
         replay_batch_release(batch);
         return;
     }
+    if (replay_follower_copies_many_rows(request, batch)) {
+        table_unpin(entry->table, batch->slots, n);
+        replay_batch_release(batch);
+        replay_get_in_parts(client, request);
+        return;
+    }
     for (uint32_t i = 0; i < n; i++) batch->weights[i] = 1;
     if (!replay_cold_wait(client, request, batch, &ways)) finish(client, request, batch);
 }

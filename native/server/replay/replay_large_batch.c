@@ -6,6 +6,7 @@
  * sample is refused, and the draws that were not made are given back. */
 #include "server/replay/replay_large_batch.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -16,6 +17,7 @@
 #include "server/core/slices.h"
 #include "server/replay/replay_coded.h"
 #include "server/replay/replay_cold.h"
+#include "server/replay/replay_ragged.h"
 #include "server/replay/replay_source.h"
 
 #define PART_ITEMS REPLAY_AT_ONCE_ITEMS
@@ -25,6 +27,8 @@ struct replay_parts {
     struct replay_coded *coded; /* of such a batch, whose windows go as compressed steps; NULL: they do not */
     bool by_id;
     uint32_t done; /* items that are copied */
+    uint32_t counted; /* items whose rows are, of ragged columns that are copied */
+    int64_t *offsets[TABLE_MAX_COLUMNS]; /* of such columns: where the rows of each item begin, and the last end */
     uint32_t taken; /* of a part whose items are pinned and not copied */
     uint32_t slots[PART_ITEMS]; /* theirs */
     struct cold_read *read; /* brings them into memory; NULL: they are there */
@@ -44,10 +48,17 @@ size_t replay_copied_bytes(const struct replay_request *request, uint32_t n) {
     size_t bytes = 0;
     for (uint32_t i = 0; i < request->column_count; i++) {
         const struct column *column = &config->column[request->columns[i]];
-        if (request->coded && replay_goes_coded(column)) continue;
+        if ((request->coded && replay_goes_coded(column)) || column_is_ragged(column)) continue;
         if (is_copied(request, column, n)) bytes += column->item_bytes * n;
     }
     return bytes;
+}
+
+static void free_columns(struct replay_parts *parts, uint32_t column_count) {
+    for (uint32_t i = 0; i < column_count; i++) {
+        blob_release(parts->copied[i]);
+        memory_free(parts->offsets[i]);
+    }
 }
 
 void replay_parts_drop(struct replay_request *request) {
@@ -63,7 +74,7 @@ void replay_parts_drop(struct replay_request *request) {
     blob_release(parts->probabilities);
     blob_release(parts->weights);
     blob_release(parts->details);
-    for (uint32_t i = 0; i < request->column_count; i++) blob_release(parts->copied[i]);
+    free_columns(parts, request->column_count);
     memory_free(parts->coded);
     memory_free(parts);
 }
@@ -98,20 +109,57 @@ static int take_memory(struct replay_request *request, struct replay_batch *batc
     if (parts && batch && request->coded) failed |= !take_coded(request);
     for (uint32_t i = 0; !failed && i < request->column_count; i++) {
         const struct column *column = &config->column[request->columns[i]];
-        if (is_copied(request, column, request->n)) failed = !(parts->copied[i] = blob_new(column->item_bytes * n));
+        if (!is_copied(request, column, request->n)) continue;
+        if (column_is_ragged(column))
+            failed = !(parts->offsets[i] = memory_calloc(n + 1, sizeof *parts->offsets[i]));
+        else
+            failed = !(parts->copied[i] = blob_new(column->item_bytes * n));
     }
     return failed ? error_set(error, ERROR_GENERIC, "out of memory for a batch of %zu", n) : 0;
+}
+
+/* What the rows of the next items take, in all ragged columns that are copied. */
+static size_t next_rows_bytes(const struct replay_request *request, uint32_t items) {
+    const struct table_config *config = table_config(request->entry->table);
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < request->column_count; i++) {
+        const int64_t *offsets = request->parts->offsets[i];
+        if (!offsets) continue;
+        offsets += request->parts->done;
+        bytes += (size_t)(offsets[items] - offsets[0]) * config->column[request->columns[i]].row_bytes;
+    }
+    return bytes;
 }
 
 /* Which columns are copied was decided before the first part: the table may have become this server's own since. */
 static uint32_t next_part(const struct replay_request *request) {
     const struct table_config *config = table_config(request->entry->table);
     size_t item_bytes = 0;
-    for (uint32_t i = 0; i < request->column_count; i++)
-        if (request->parts->copied[i]) item_bytes += config->column[request->columns[i]].item_bytes;
+    for (uint32_t i = 0; i < request->column_count; i++) {
+        bool is_fixed = request->parts->copied[i] && !request->parts->offsets[i];
+        if (is_fixed) item_bytes += config->column[request->columns[i]].item_bytes;
+    }
     uint32_t left = request->n - request->parts->done, most = PART_ITEMS;
     if (item_bytes * PART_ITEMS > REPLAY_PART_BYTES) most = (uint32_t)(REPLAY_PART_BYTES / item_bytes) + 1;
-    return left < most ? left : most;
+    if (most > left) most = left;
+    while (most > 1 && next_rows_bytes(request, most) > REPLAY_PART_BYTES) most /= 2;
+    return most;
+}
+
+static size_t offsets_bytes(uint32_t n) {
+    return (n + (size_t)1) * sizeof(int64_t);
+}
+
+/* Of a ragged column, behind the offsets. */
+static void copy_rows(const struct replay_request *request, uint32_t i, const uint32_t *slots, uint32_t count) {
+    const struct table *table = request->entry->table;
+    const struct replay_parts *parts = request->parts;
+    const int64_t *offsets = parts->offsets[i] + parts->done;
+    size_t row_bytes = table_config(table)->column[request->columns[i]].row_bytes;
+    uint8_t *to = parts->copied[i]->data + offsets_bytes(request->n) + (size_t)offsets[0] * row_bytes;
+    size_t copied = table_ragged_gather(table, request->columns[i], slots, count, to);
+    assert(copied == (size_t)(offsets[count] - offsets[0]) * row_bytes); /* what an item shows never changes */
+    (void)copied;
 }
 
 static void copy_columns(const struct replay_request *request, const uint32_t *slots, uint32_t count) {
@@ -120,6 +168,10 @@ static void copy_columns(const struct replay_request *request, const uint32_t *s
     for (uint32_t i = 0; i < request->column_count; i++) {
         size_t bytes = table_config(table)->column[request->columns[i]].item_bytes;
         if (!parts->copied[i]) continue;
+        if (parts->offsets[i]) {
+            copy_rows(request, i, slots, count);
+            continue;
+        }
         table_gather_part(table, request->columns[i], slots, count, parts->copied[i]->data + parts->done * bytes,
                           parts->copied[i]->length);
     }
@@ -194,6 +246,47 @@ static int copy_part(struct client *client, struct replay_request *request, stru
     return 0;
 }
 
+/* Offsets, and room for the rows behind them. */
+static int take_memory_for_rows(struct replay_request *request, struct error *error) {
+    const struct table_config *config = table_config(request->entry->table);
+    struct replay_parts *parts = request->parts;
+    uint32_t n = request->n;
+    for (uint32_t i = 0; i < request->column_count; i++) {
+        if (!parts->offsets[i]) continue;
+        size_t rows_bytes = (size_t)parts->offsets[i][n] * config->column[request->columns[i]].row_bytes;
+        parts->copied[i] = blob_new(offsets_bytes(n) + rows_bytes);
+        if (!parts->copied[i]) return error_set(error, ERROR_GENERIC, "out of memory for a batch of %" PRIu32, n);
+        memcpy(parts->copied[i]->data, parts->offsets[i], offsets_bytes(n));
+    }
+    return 0;
+}
+
+static bool counts_rows(const struct replay_request *request) {
+    bool has_ragged = false;
+    for (uint32_t i = 0; i < request->column_count; i++) has_ragged |= request->parts->offsets[i] != NULL;
+    return has_ragged && request->parts->counted < request->n;
+}
+
+/* How many rows each of the next items has: where one has many, a part is few items. -1: they are not there, or no memory is. */
+static int count_rows(struct client *client, struct replay_request *request, struct error *error) {
+    struct table *table = request->entry->table;
+    struct replay_parts *parts = request->parts;
+    uint64_t ids[PART_ITEMS];
+    uint32_t slots[PART_ITEMS], left = request->n - parts->counted, count = left < PART_ITEMS ? left : PART_ITEMS;
+    double probabilities[PART_ITEMS];
+    memcpy(ids, client->argv[2].data + parts->counted * sizeof *ids, count * sizeof *ids);
+    if (table_get(table, count, ids, parts->counted, slots, probabilities, error)) return -1;
+    for (uint32_t i = 0; i < request->column_count; i++) {
+        if (!parts->offsets[i]) continue;
+        int64_t *offsets = parts->offsets[i] + parts->counted, before = offsets[0];
+        table_ragged_offsets(table, request->columns[i], slots, count, offsets);
+        for (uint32_t item = 0; item <= count; item++) offsets[item] += before;
+    }
+    table_unpin(table, slots, count);
+    parts->counted += count;
+    return counts_rows(request) ? 0 : take_memory_for_rows(request, error);
+}
+
 static void weigh_part(struct replay_request *request) {
     struct replay_parts *parts = request->parts;
     double probabilities[PART_ITEMS];
@@ -237,7 +330,7 @@ static void reply_parts(struct client *client, struct replay_request *request) {
         blob_release(parts->weights);
         blob_release(parts->details);
     }
-    for (uint32_t i = 0; i < column_count; i++) blob_release(parts->copied[i]);
+    free_columns(parts, column_count);
     memory_free(parts->coded);
     memory_free(parts);
     replay_entry_release(entry);
@@ -253,7 +346,7 @@ static bool go_on(struct client *client) {
             return true;
         }
         if (parts->done < request->n) {
-            int left = copy_part(client, request, &error);
+            int left = counts_rows(request) ? count_rows(client, request, &error) : copy_part(client, request, &error);
             if (left < 0) {
                 reply_failure(client, &error);
                 return true;
@@ -287,11 +380,17 @@ void replay_sample_in_parts(struct client *client, struct replay_request *reques
 }
 
 bool replay_follower_gets_in_parts(const struct replay_request *request) {
-    if (!request->entry->followed) return false;
+    return request->entry->followed &&
+           (request->n > PART_ITEMS || replay_copied_bytes(request, request->n) > REPLAY_PART_BYTES);
+}
+
+bool replay_follower_copies_many_rows(const struct replay_request *request, const struct replay_batch *batch) {
     const struct table_config *config = table_config(request->entry->table);
-    for (uint32_t i = 0; i < request->column_count; i++)
-        if (column_is_ragged(&config->column[request->columns[i]])) return false;
-    return request->n > PART_ITEMS || replay_copied_bytes(request, request->n) > REPLAY_PART_BYTES;
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < request->column_count && request->entry->followed; i++)
+        if (column_is_ragged(&config->column[request->columns[i]]))
+            bytes += replay_ragged_bytes(batch, request->columns[i]);
+    return bytes > REPLAY_PART_BYTES;
 }
 
 void replay_get_in_parts(struct client *client, struct replay_request *request) {

@@ -12,9 +12,10 @@
  * copied. Replies, now or in later turns, also where it is refused. */
 void replay_sample_in_parts(struct client *client, struct replay_request *request);
 void replay_get_in_parts(struct client *client, struct replay_request *request);
-/* Whether a GET of a table that follows a primary's is to be made by replay_get_in_parts: it is large, and its columns
- * have a fixed size. */
+/* Whether a GET of a table that follows a primary's is to be made by replay_get_in_parts: it is large, as its columns of fixed
+ * size tell, or those rows that its items have in others. */
 bool replay_follower_gets_in_parts(const struct replay_request *request);
+bool replay_follower_copies_many_rows(const struct replay_request *request, const struct replay_batch *batch);
 /* The reply of a batch that is pinned: columns are copied, or steps found, in slices. Takes the handler's batch over. */
 void replay_make_in_parts(struct client *client, struct replay_request *request, struct replay_batch *batch);
 /* Bytes of the columns asked for that are copied into a reply of n items. */

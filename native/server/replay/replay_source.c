@@ -122,7 +122,7 @@ static void released(struct reply_source *source) {
     replay_batch_release(((struct replay_column_source *)source)->batch);
 }
 
-/* All of it now, since nothing stays pinned: of a small reply, or of ragged columns. */
+/* All of it now, since nothing stays pinned: a large reply is made in parts. */
 static void send_copied(struct client *client, struct reply_source *source) {
     struct blob *blob = blob_new(source->length_bytes);
     if (!blob) {

@@ -6,8 +6,11 @@
 
 #include "server/core/client.h"
 #include "server/core/command_table.h"
+#include "server/core/exclusive_execution.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/redis_rows.h"
+#include "server/replay/replay_follow.h"
+#include "server/replay/replay_subsystem.h"
 #include "server/replication/epoch.h"
 #include "server/replication/replicas.h"
 #include "server/replication/replication_subsystem.h"
@@ -304,6 +307,15 @@ static void wait_command(struct client *client) {
     }
 }
 
+/* What the last record of its primary left to do comes first: a reset, or new settings, of a large table. */
+static void become_primary(struct client *client) {
+    struct server *server = client->server;
+    while (replay_follow_step(server->replay->tables)) exclusive_rest(server);
+    if (server_is_fenced(server)) epoch_raise(server);
+    link_end(server);
+    reply_status(client, "OK");
+}
+
 /* REPLICAOF host port · REPLICAOF NO ONE */
 static void replicaof_command(struct client *client) {
     struct server *server = client->server;
@@ -315,9 +327,7 @@ static void replicaof_command(struct client *client) {
         return;
     }
     if (argument_is(host, "no") && argument_is(&client->argv[2], "one")) {
-        if (server_is_fenced(server)) epoch_raise(server);
-        link_end(server);
-        reply_status(client, "OK");
+        exclusive_run_change(client, become_primary);
         return;
     }
     if (replica_is_attached(client)) {

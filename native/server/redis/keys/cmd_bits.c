@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "base/words.h"
 #include "server/core/command_table.h"
+#include "server/core/exclusive_execution.h"
 #include "server/redis/keys/cmd_bits.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/pubsub/notify.h"
@@ -46,26 +47,40 @@ static void getbit_command(struct client *client) {
     if (view_of(client, keyspace_find_read(client, 1), &view)) reply_integer(client, bit_at(&view, offset));
 }
 
-static void setbit_command(struct client *client) {
-    uint64_t offset;
-    int64_t bit;
+static void set_bit(struct client *client, struct dict_entry *entry, uint64_t offset, bool bit) {
     struct string_view view;
-    if (!bit_offset_argument(client, 2, 0, &offset)) return;
-    if (!number_parse_int64(client->argv[3].data, client->argv[3].length, &bit) || bit < 0 || bit > 1) {
-        reply_error(client, "ERR bit is not an integer or out of range");
-        return;
-    }
-    struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!view_of(client, entry, &view)) return;
     size_t byte = (size_t)(offset >> 3);
     bool old = bit_at(&view, offset);
-    if (!entry || byte >= view.length || old != (bit == 1)) {
+    if (!entry || byte >= view.length || old != bit) {
         uint8_t *bytes = keyspace_writable(client, 1, entry, byte + 1);
         if (!bytes) return;
         uint8_t mask = (uint8_t)(0x80 >> (offset & 7));
         bytes[byte] = (uint8_t)(bit ? bytes[byte] | mask : bytes[byte] & ~mask);
     }
     reply_integer(client, old);
+}
+
+static void set_bit_in_slices(struct client *client) {
+    uint64_t offset;
+    if (bit_offset_argument(client, 2, 0, &offset))
+        set_bit(client, keyspace_find(client, 1), offset, argument_is(&client->argv[3], "1"));
+}
+
+static void setbit_command(struct client *client) {
+    uint64_t offset;
+    int64_t bit;
+    if (!bit_offset_argument(client, 2, 0, &offset)) return;
+    if (!number_parse_int64(client->argv[3].data, client->argv[3].length, &bit) || bit < 0 || bit > 1) {
+        reply_error(client, "ERR bit is not an integer or out of range");
+        return;
+    }
+    struct dict_entry *entry = keyspace_find_write(client, 1);
+    if (!keyspace_type_is(client, entry, VALUE_STRING)) return;
+    if (keyspace_writes_much(entry, (size_t)(offset >> 3) + 1, 0))
+        exclusive_run_change(client, set_bit_in_slices);
+    else
+        set_bit(client, entry, offset, bit == 1);
 }
 
 /* ---- ranges of bits ---------------------------------------------------------------------------------------------- */

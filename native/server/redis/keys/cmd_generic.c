@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "server/core/command_table.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/propagate.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/pubsub/notify.h"
@@ -16,7 +17,7 @@ static unsigned database_of(const struct client *client) {
 
 static void del_command(struct client *client) {
     int64_t deleted = 0;
-    for (uint32_t i = 1; i < client->argc; i++) {
+    for (uint32_t i = 1; i < client->argc && exclusive_goes_on_at(client, i); i++) {
         struct dict_entry *entry = keyspace_find(client, i);
         if (!entry) continue;
         keyspace_remove(client, entry);
@@ -35,13 +36,19 @@ static struct dict_entry *look(struct client *client, uint32_t index) {
 
 static void exists_command(struct client *client) {
     int64_t count = 0;
-    for (uint32_t i = 1; i < client->argc; i++) count += look(client, i) != NULL;
+    for (uint32_t i = 1; i < client->argc; i++) {
+        if (!exclusive_goes_on_at(client, i)) return;
+        count += look(client, i) != NULL;
+    }
     reply_integer(client, count);
 }
 
 static void touch_command(struct client *client) {
     int64_t count = 0;
-    for (uint32_t i = 1; i < client->argc; i++) count += keyspace_find_read(client, i) != NULL;
+    for (uint32_t i = 1; i < client->argc; i++) {
+        if (!exclusive_goes_on_at(client, i)) return;
+        count += keyspace_find_read(client, i) != NULL;
+    }
     reply_integer(client, count);
 }
 
@@ -272,15 +279,16 @@ static void persist_command(struct client *client) {
 #define READ COMMAND_READONLY
 #define WRITE COMMAND_WRITE
 #define FAST COMMAND_FAST
+#define RESTS COMMAND_RESTS
 
 const struct command commands_generic[] = {
     {"dbsize", dbsize_command, 1, READ | FAST, &group_server, "Returns the number of keys in the database.", "1.0.0",
      .tips = "request_policy:all_shards\nresponse_policy:agg_sum", .categories = ACL_KEYSPACE | ACL_READ | ACL_FAST},
-    {"del", del_command, -2, WRITE, &group_generic, "Deletes one or more keys.", "1.0.0",
+    {"del", del_command, -2, WRITE | RESTS, &group_generic, "Deletes one or more keys.", "1.0.0",
      .tips = "request_policy:multi_shard\nresponse_policy:agg_sum", .keys = keys_removed,
      .event = KEY_EVENT(GENERIC, "del", REMOVES)},
-    {"exists", exists_command, -2, READ | FAST, &group_generic, "Determines whether one or more keys exist.", "1.0.0",
-     .tips = "request_policy:multi_shard\nresponse_policy:agg_sum", .keys = keys_known},
+    {"exists", exists_command, -2, READ | FAST | RESTS, &group_generic, "Determines whether one or more keys exist.",
+     "1.0.0", .tips = "request_policy:multi_shard\nresponse_policy:agg_sum", .keys = keys_known},
     {"expire", expire_command, -3, WRITE | FAST, &group_generic, "Sets the expiration time of a key in seconds.",
      "1.0.0", .keys = key_updated, .event = KEY_EVENT(GENERIC, "expire", EXPIRES)},
     {"expireat", expireat_command, -3, WRITE | FAST, &group_generic,
@@ -314,15 +322,15 @@ const struct command commands_generic[] = {
      .event = KEY_EVENT(GENERIC, "", RENAMES)},
     {"scan", scan_command, -2, READ, &group_generic, "Iterates over the key names in the database.", "2.8.0",
      .tips = "nondeterministic_output\nrequest_policy:special"},
-    {"touch", touch_command, -2, READ | FAST, &group_generic,
+    {"touch", touch_command, -2, READ | FAST | RESTS, &group_generic,
      "Returns how many of the keys exist, after counting as a use of each.", "3.2.1",
      .tips = "request_policy:multi_shard\nresponse_policy:agg_sum", .keys = keys_known},
     {"ttl", ttl_command, 2, READ | FAST, &group_generic, "Returns the expiration time in seconds of a key.", "1.0.0",
      .tips = "nondeterministic_output", .keys = key_read},
     {"type", type_command, 2, READ | FAST, &group_generic, "Determines the type of value stored at a key.", "1.0.0",
      .keys = key_known},
-    {"unlink", del_command, -2, WRITE | FAST, &group_generic, "Deletes keys; large values are freed later.", "4.0.0",
-     .tips = "request_policy:multi_shard\nresponse_policy:agg_sum", .keys = keys_removed,
+    {"unlink", del_command, -2, WRITE | FAST | RESTS, &group_generic, "Deletes keys; large values are freed later.",
+     "4.0.0", .tips = "request_policy:multi_shard\nresponse_policy:agg_sum", .keys = keys_removed,
      .event = KEY_EVENT(GENERIC, "del", REMOVES)},
     {0},
 };

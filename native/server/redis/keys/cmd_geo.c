@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "server/core/command_table.h"
+#include "server/core/exclusive_execution.h"
 #include "server/redis/pubsub/notify.h"
 #include "server/redis/redis_rows.h"
 
@@ -74,7 +75,7 @@ static void geoadd_command(struct client *client) {
         return;
     }
     bool valid = true;
-    for (uint32_t i = 0; i < rest / 3 && valid; i++) {
+    for (uint32_t i = 0; i < rest / 3 && valid && exclusive_goes_on_at(client, i); i++) {
         struct geo_point point;
         valid = geo_point_argument(client, first + 3 * i, &point);
         if (valid) scores[i] = (double)geohash_encode(&point);
@@ -87,7 +88,7 @@ static void geopos_command(struct client *client) {
     struct zset *zset;
     if (!zset_for_reading(client, 1, &zset)) return;
     reply_array(client, client->argc - 2);
-    for (uint32_t i = 2; i < client->argc; i++) {
+    for (uint32_t i = 2; i < client->argc && exclusive_goes_on_at(client, i); i++) {
         struct geo_point point;
         if (geo_point_of(zset, &client->argv[i], &point))
             reply_point(client, &point);
@@ -100,7 +101,7 @@ static void geohash_command(struct client *client) {
     struct zset *zset;
     if (!zset_for_reading(client, 1, &zset)) return;
     reply_array(client, client->argc - 2);
-    for (uint32_t i = 2; i < client->argc; i++) {
+    for (uint32_t i = 2; i < client->argc && exclusive_goes_on_at(client, i); i++) {
         struct geo_point point;
         char text[GEOHASH_TEXT];
         if (geo_point_of(zset, &client->argv[i], &point)) {
@@ -129,14 +130,14 @@ static void geodist_command(struct client *client) {
 }
 
 const struct command commands_geo[] = {
-    {"geoadd", geoadd_command, -5, COMMAND_WRITE | COMMAND_DENYOOM, &group_geo,
+    {"geoadd", geoadd_command, -5, COMMAND_WRITE | COMMAND_DENYOOM | COMMAND_RESTS, &group_geo,
      "Adds places to a sorted set. Creates the key if needed.", "3.2.0", .keys = key_updated,
      .event = KEY_EVENT(ZSET, "zadd", IN_PLACE)},
     {"geodist", geodist_command, -4, COMMAND_READONLY, &group_geo, "Returns how far two members are from each other.",
      "3.2.0", .keys = key_read},
-    {"geohash", geohash_command, -2, COMMAND_READONLY, &group_geo, "Returns the geohashes of members as strings.",
-     "3.2.0", .keys = key_read},
-    {"geopos", geopos_command, -2, COMMAND_READONLY, &group_geo, "Returns the longitude and latitude of members.",
-     "3.2.0", .keys = key_read},
+    {"geohash", geohash_command, -2, COMMAND_READONLY | COMMAND_RESTS, &group_geo,
+     "Returns the geohashes of members as strings.", "3.2.0", .keys = key_read},
+    {"geopos", geopos_command, -2, COMMAND_READONLY | COMMAND_RESTS, &group_geo,
+     "Returns the longitude and latitude of members.", "3.2.0", .keys = key_read},
     {0},
 };

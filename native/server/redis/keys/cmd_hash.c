@@ -63,7 +63,7 @@ static bool set_fields(struct client *client, int64_t *count) {
     struct dict_entry *entry = hash_for_writing(client);
     if (!entry) return false;
     *count = 0;
-    for (uint32_t i = 2; i < client->argc; i += 2) {
+    for (uint32_t i = 2; i < client->argc && exclusive_goes_on_at(client, i); i += 2) {
         bool added;
         if (!set_field_argument(client, entry, i, &added)) return false;
         *count += added;
@@ -147,7 +147,7 @@ static void hdel_command(struct client *client) {
     struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_HASH)) return;
     int64_t deleted = 0;
-    for (uint32_t i = 2; entry && i < client->argc; i++)
+    for (uint32_t i = 2; entry && i < client->argc && exclusive_goes_on_at(client, i); i++)
         deleted += hash_delete(hash_of(entry), client->argv[i].data, client->argv[i].length);
     if (deleted > 0) {
         keyspace_changed(client, entry);
@@ -175,7 +175,7 @@ static void hmget_command(struct client *client) {
     struct hash *hash;
     if (!find_hash(client, &hash)) return;
     reply_array(client, client->argc - 2);
-    for (uint32_t i = 2; i < client->argc; i++) reply_field(client, hash, i);
+    for (uint32_t i = 2; i < client->argc && exclusive_goes_on_at(client, i); i++) reply_field(client, hash, i);
 }
 
 static void hlen_command(struct client *client) {
@@ -299,9 +299,10 @@ static void hscan_command(struct client *client) {
 #define WRITE (COMMAND_WRITE | COMMAND_DENYOOM)
 #define READ COMMAND_READONLY
 #define FAST COMMAND_FAST
+#define RESTS COMMAND_RESTS
 
 const struct command commands_hash[] = {
-    {"hdel", hdel_command, -3, COMMAND_WRITE | FAST, &group_hash,
+    {"hdel", hdel_command, -3, COMMAND_WRITE | FAST | RESTS, &group_hash,
      "Deletes fields of a hash. Deletes the hash if no fields remain.", "2.0.0", .keys = key_removed_from,
      .event = KEY_EVENT(HASH, "hdel", IN_PLACE)},
     {"hexists", hexists_command, 3, READ | FAST, &group_hash, "Determines whether a field exists in a hash.", "2.0.0",
@@ -320,13 +321,13 @@ const struct command commands_hash[] = {
      .tips = "nondeterministic_output_order", .keys = key_read},
     {"hlen", hlen_command, 2, READ | FAST, &group_hash, "Returns the number of fields in a hash.", "2.0.0",
      .keys = key_known},
-    {"hmget", hmget_command, -3, READ | FAST, &group_hash, "Returns the values of fields in a hash.", "2.0.0",
+    {"hmget", hmget_command, -3, READ | FAST | RESTS, &group_hash, "Returns the values of fields in a hash.", "2.0.0",
      .keys = key_read},
-    {"hmset", hmset_command, -4, WRITE | FAST, &group_hash, "Sets the values of fields in a hash.", "2.0.0",
+    {"hmset", hmset_command, -4, WRITE | FAST | RESTS, &group_hash, "Sets the values of fields in a hash.", "2.0.0",
      .keys = key_updated, .event = KEY_EVENT(HASH, "hset", IN_PLACE)},
     {"hscan", hscan_command, -3, READ, &group_hash, "Iterates over fields and values of a hash.", "2.8.0",
      .tips = "nondeterministic_output", .keys = key_read},
-    {"hset", hset_command, -4, WRITE | FAST, &group_hash, "Creates or modifies the values of fields in a hash.",
+    {"hset", hset_command, -4, WRITE | FAST | RESTS, &group_hash, "Creates or modifies the values of fields in a hash.",
      "2.0.0", .keys = key_updated, .event = KEY_EVENT(HASH, "hset", IN_PLACE)},
     {"hsetnx", hsetnx_command, 4, WRITE | FAST, &group_hash,
      "Sets the value of a field in a hash only when the field doesn't exist.", "2.0.0", .keys = key_added_to,

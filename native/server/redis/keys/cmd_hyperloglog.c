@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "server/core/command_table.h"
+#include "server/core/exclusive_execution.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/pubsub/notify.h"
 #include "server/redis/redis_rows.h"
@@ -55,7 +56,7 @@ static void add_to_dense(struct client *client, struct dict_entry *entry) {
     uint8_t *bytes = keyspace_reserve(client, 1, entry, HYPERLOGLOG_DENSE_BYTES);
     if (!bytes) return;
     bool changed = false;
-    for (uint32_t i = 2; i < client->argc; i++) {
+    for (uint32_t i = 2; i < client->argc && exclusive_goes_on_at(client, i); i++) {
         uint8_t value;
         uint32_t index = hyperloglog_register_of(client->argv[i].data, client->argv[i].length, &value);
         changed |= hyperloglog_raise_dense(bytes, index, value);
@@ -69,7 +70,7 @@ static void add_to_dense(struct client *client, struct dict_entry *entry) {
 
 static enum hyperloglog_result add_elements(struct client *client, struct hyperloglog *sketch) {
     enum hyperloglog_result all = HYPERLOGLOG_SAME;
-    for (uint32_t i = 2; i < client->argc; i++) {
+    for (uint32_t i = 2; i < client->argc && exclusive_goes_on_at(client, i); i++) {
         uint8_t value;
         uint32_t index = hyperloglog_register_of(client->argv[i].data, client->argv[i].length, &value);
         enum hyperloglog_result result =
@@ -278,7 +279,7 @@ static const struct key_specification sketch_debugged[] = {
 };
 
 const struct command commands_hyperloglog[] = {
-    {"pfadd", pfadd_command, -2, WRITE | COMMAND_FAST, &group_hyperloglog,
+    {"pfadd", pfadd_command, -2, WRITE | COMMAND_FAST | COMMAND_RESTS, &group_hyperloglog,
      "Adds elements to a HyperLogLog. Creates the key if needed.", "2.8.9", .keys = key_added_to,
      .event = KEY_EVENT(STRING, "pfadd", IN_PLACE)},
     {"pfcount", pfcount_command, -2, COMMAND_READONLY | COMMAND_MAY_REPLICATE, &group_hyperloglog,

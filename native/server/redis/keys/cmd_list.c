@@ -52,7 +52,7 @@ static void push(struct client *client, bool at_head, bool only_existing) {
         if (!entry) return;
     }
     struct list *list = list_of(entry);
-    for (uint32_t i = 2; i < client->argc; i++) {
+    for (uint32_t i = 2; i < client->argc && exclusive_goes_on_at(client, i); i++) {
         struct value *element = keyspace_string(client, i);
         if (!element || !list_push(list, at_head, element)) {
             value_free(element);
@@ -82,6 +82,35 @@ static void rpushx_command(struct client *client) {
     push(client, false, true);
 }
 
+static void pop_elements(struct client *client, struct dict_entry *entry, bool at_head, uint64_t count) {
+    for (uint64_t i = 1; i <= count && exclusive_goes_on_at(client, i); i++)
+        reply_popped(client, list_of(entry), at_head);
+    keyspace_changed(client, entry);
+    remove_if_empty(client, entry);
+}
+
+/* How many of that many there are, and the head of a reply of them. */
+static uint64_t reply_pop_head(struct client *client, const struct dict_entry *entry, int64_t count) {
+    uint64_t length = list_length(list_of(entry)), popped = (uint64_t)count < length ? (uint64_t)count : length;
+    reply_array(client, popped);
+    return popped;
+}
+
+static void pop_many(struct client *client, bool at_head) {
+    struct dict_entry *entry = keyspace_find(client, 1);
+    int64_t count = 0;
+    number_parse_int64(client->argv[2].data, client->argv[2].length, &count);
+    pop_elements(client, entry, at_head, reply_pop_head(client, entry, count));
+}
+
+static void lpop_in_slices(struct client *client) {
+    pop_many(client, true);
+}
+
+static void rpop_in_slices(struct client *client) {
+    pop_many(client, false);
+}
+
 static void pop(struct client *client, bool at_head) {
     if (client->argc > 3) {
         reply_arity_error(client);
@@ -95,18 +124,12 @@ static void pop(struct client *client, bool at_head) {
     }
     struct dict_entry *entry = find_list(client, false, counted ? reply_null_array : reply_null);
     if (!entry) return;
-    struct list *list = list_of(entry);
-    if (count == 0) {
+    if (count == 0)
         reply_array(client, 0);
-        return;
-    }
-    if (counted) {
-        if ((uint64_t)count > list_length(list)) count = (int64_t)list_length(list);
-        reply_array(client, (size_t)count);
-    }
-    for (int64_t i = 0; i < count; i++) reply_popped(client, list, at_head);
-    keyspace_changed(client, entry);
-    remove_if_empty(client, entry);
+    else if (count > EXCLUSIVE_PARTS_AT_ONCE && list_length(list_of(entry)) > EXCLUSIVE_PARTS_AT_ONCE)
+        exclusive_run_change(client, at_head ? lpop_in_slices : rpop_in_slices);
+    else
+        pop_elements(client, entry, at_head, counted ? reply_pop_head(client, entry, count) : 1);
 }
 
 static void lpop_command(struct client *client) {
@@ -366,6 +389,7 @@ static void linsert_command(struct client *client) {
 #define WRITE (COMMAND_WRITE | COMMAND_DENYOOM)
 #define READ COMMAND_READONLY
 #define FAST COMMAND_FAST
+#define RESTS COMMAND_RESTS
 
 const struct command commands_list[] = {
     {"lindex", lindex_command, 3, READ, &group_list, "Returns an element from a list by its index.", "1.0.0",
@@ -378,11 +402,12 @@ const struct command commands_list[] = {
      .event = KEY_EVENT(LIST, "lpop", IN_PLACE)},
     {"lpos", lpos_command, -3, READ, &group_list, "Returns the index of matching elements in a list.", "6.0.6",
      .keys = key_read},
-    {"lpush", lpush_command, -3, WRITE | FAST, &group_list,
+    {"lpush", lpush_command, -3, WRITE | FAST | RESTS, &group_list,
      "Prepends elements to a list. Creates the key if it doesn't exist.", "1.0.0", .keys = key_added_to,
      .event = KEY_EVENT(LIST, "lpush", IN_PLACE)},
-    {"lpushx", lpushx_command, -3, WRITE | FAST, &group_list, "Prepends elements to a list only when the list exists.",
-     "2.2.0", .keys = key_added_to, .event = KEY_EVENT(LIST, "lpush", IN_PLACE)},
+    {"lpushx", lpushx_command, -3, WRITE | FAST | RESTS, &group_list,
+     "Prepends elements to a list only when the list exists.", "2.2.0", .keys = key_added_to,
+     .event = KEY_EVENT(LIST, "lpush", IN_PLACE)},
     {"lrange", lrange_command, 4, READ, &group_list, "Returns a range of elements from a list.", "1.0.0",
      .keys = key_read},
     {"lrem", lrem_command, 4, COMMAND_WRITE, &group_list,
@@ -396,10 +421,11 @@ const struct command commands_list[] = {
     {"rpop", rpop_command, -2, COMMAND_WRITE | FAST, &group_list,
      "Returns the last elements of a list after removing them.", "1.0.0", .keys = key_taken_from,
      .event = KEY_EVENT(LIST, "rpop", IN_PLACE)},
-    {"rpush", rpush_command, -3, WRITE | FAST, &group_list,
+    {"rpush", rpush_command, -3, WRITE | FAST | RESTS, &group_list,
      "Appends elements to a list. Creates the key if it doesn't exist.", "1.0.0", .keys = key_added_to,
      .event = KEY_EVENT(LIST, "rpush", IN_PLACE)},
-    {"rpushx", rpushx_command, -3, WRITE | FAST, &group_list, "Appends elements to a list only when the list exists.",
-     "2.2.0", .keys = key_added_to, .event = KEY_EVENT(LIST, "rpush", IN_PLACE)},
+    {"rpushx", rpushx_command, -3, WRITE | FAST | RESTS, &group_list,
+     "Appends elements to a list only when the list exists.", "2.2.0", .keys = key_added_to,
+     .event = KEY_EVENT(LIST, "rpush", IN_PLACE)},
     {0},
 };

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "server/core/command_table.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/propagate.h"
 #include "server/redis/keys/key_wait.h"
 #include "server/redis/keys/keyspace.h"
@@ -198,7 +199,8 @@ static void pop_some(struct client *client, uint32_t index, struct dict_entry *e
     reply_array(client, 2);
     reply_bulk(client, client->argv[index].data, client->argv[index].length);
     reply_array(client, (size_t)count);
-    for (uint64_t i = 0; i < count; i++) reply_popped(client, list, pops->from_left);
+    for (uint64_t i = 1; i <= count && exclusive_goes_on_at(client, i); i++)
+        reply_popped(client, list, pops->from_left);
     char number[NUMBER_INT64_TEXT];
     number[number_format_int64((int64_t)count, number)] = '\0';
     propagate_key_words(client, pops->from_left ? "LPOP" : "RPOP", index, number, NULL);
@@ -216,9 +218,18 @@ static bool pop_first(struct client *client, const struct pops *pops) {
     return false;
 }
 
-static void lmpop_command(struct client *client) {
+static void lmpop_now(struct client *client) {
     struct pops pops;
     if (pops_parse(client, 1, &pops) && !pop_first(client, &pops)) reply_null_array(client);
+}
+
+static void lmpop_command(struct client *client) {
+    struct pops pops;
+    if (!pops_parse(client, 1, &pops)) return;
+    if (pops.count > EXCLUSIVE_PARTS_AT_ONCE)
+        exclusive_run_change(client, lmpop_now);
+    else
+        lmpop_now(client);
 }
 
 static bool retry_blmpop(struct client *client) {

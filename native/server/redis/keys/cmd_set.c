@@ -28,7 +28,10 @@ void reply_member(struct client *client, struct set_member *member) {
 void reply_members(struct client *client, const struct value *set) {
     struct set_position position = {0};
     struct set_member member;
-    while (set_next(set, &position, &member)) reply_member(client, &member);
+    for (uint64_t replied = 1; set_next(set, &position, &member); replied++) {
+        reply_member(client, &member);
+        if (!exclusive_goes_on_at(client, replied)) return;
+    }
 }
 
 void set_shrunk(struct client *client, struct dict_entry *entry) {
@@ -38,10 +41,11 @@ void set_shrunk(struct client *client, struct dict_entry *entry) {
         keyspace_changed(client, entry);
 }
 
-void take_out(struct dict_entry *entry, struct set_member *member) {
+bool take_out(struct dict_entry *entry, struct set_member *member) {
     struct value *set = store_value(entry);
-    set_remove(&set, member);
+    bool removed = set_remove(&set, member);
     entry->value = set;
+    return removed;
 }
 
 static void member_argument(struct client *client, uint32_t index, struct set_member *member) {
@@ -57,13 +61,15 @@ static bool contains_argument(struct client *client, struct value *set, uint32_t
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* Adds the members in arguments 2 and up; false: memory is exhausted, those before are in. */
-static bool add_arguments(struct client *client, struct value **set, int64_t *added) {
+/* Adds the members in arguments 2 and up; false: memory is exhausted, those before are in. `entry` has the set, which may come to
+ * lie elsewhere; NULL: it is new. */
+static bool add_arguments(struct client *client, struct dict_entry *entry, struct value **set, int64_t *added) {
     struct set_member member;
     *added = 0;
-    for (uint32_t i = 2; i < client->argc; i++) {
+    for (uint32_t i = 2; i < client->argc && exclusive_goes_on_at(client, i); i++) {
         member_argument(client, i, &member);
         enum set_add_result result = set_add(set, &member);
+        if (entry) entry->value = *set;
         if (result == SET_ADD_EXHAUSTED) return false;
         *added += result == SET_ADD_ADDED;
     }
@@ -73,7 +79,7 @@ static bool add_arguments(struct client *client, struct value **set, int64_t *ad
 static void sadd_to_new(struct client *client) {
     struct value *set = set_new();
     int64_t added = 0;
-    if (set && !add_arguments(client, &set, &added)) {
+    if (set && !add_arguments(client, NULL, &set, &added)) {
         value_free(set);
         set = NULL;
     }
@@ -89,8 +95,7 @@ static void sadd_command(struct client *client) {
     }
     struct value *set = store_value(entry);
     int64_t added;
-    bool whole = add_arguments(client, &set, &added);
-    entry->value = set;
+    bool whole = add_arguments(client, entry, &set, &added);
     if (added > 0) keyspace_changed(client, entry);
     if (whole)
         reply_integer(client, added);
@@ -102,16 +107,13 @@ static void srem_command(struct client *client) {
     struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_SET)) return;
     int64_t removed = 0;
-    if (entry) {
-        struct value *set = store_value(entry);
-        struct set_member member;
-        for (uint32_t i = 2; i < client->argc && set_count(set) > 0; i++) {
-            member_argument(client, i, &member);
-            removed += set_remove(&set, &member);
-        }
-        entry->value = set;
-        if (removed > 0) set_shrunk(client, entry);
+    struct set_member member;
+    for (uint32_t i = 2; entry && i < client->argc && set_count(store_value(entry)) > 0; i++) {
+        if (!exclusive_goes_on_at(client, i)) return;
+        member_argument(client, i, &member);
+        removed += take_out(entry, &member);
     }
+    if (removed > 0) set_shrunk(client, entry);
     reply_integer(client, removed);
 }
 
@@ -172,7 +174,8 @@ static void smismember_command(struct client *client) {
     if (!find_set(client, &set)) return;
     if (set) set_tidy(set);
     reply_array(client, client->argc - 2);
-    for (uint32_t i = 2; i < client->argc; i++) reply_integer(client, contains_argument(client, set, i));
+    for (uint32_t i = 2; i < client->argc && exclusive_goes_on_at(client, i); i++)
+        reply_integer(client, contains_argument(client, set, i));
 }
 
 /* Within the slices: the set is there, if its time is not over just now. */
@@ -244,10 +247,12 @@ static void sscan_command(struct client *client) {
 #define WRITE (COMMAND_WRITE | COMMAND_DENYOOM)
 #define READ COMMAND_READONLY
 #define FAST COMMAND_FAST
+#define RESTS COMMAND_RESTS
 
 const struct command commands_set[] = {
-    {"sadd", sadd_command, -3, WRITE | FAST, &group_set, "Adds members to a set. Creates the key if it doesn't exist.",
-     "1.0.0", .keys = key_added_to, .event = KEY_EVENT(SET, "sadd", IN_PLACE)},
+    {"sadd", sadd_command, -3, WRITE | FAST | RESTS, &group_set,
+     "Adds members to a set. Creates the key if it doesn't exist.", "1.0.0", .keys = key_added_to,
+     .event = KEY_EVENT(SET, "sadd", IN_PLACE)},
     {"scard", scard_command, 2, READ | FAST, &group_set, "Returns the number of members in a set.", "1.0.0",
      .keys = key_known},
     {"sdiff", sdiff_command, -2, READ, &group_set,
@@ -266,7 +271,7 @@ const struct command commands_set[] = {
      "1.0.0", .keys = key_known},
     {"smembers", smembers_command, 2, READ, &group_set, "Returns all members of a set.", "1.0.0",
      .tips = "nondeterministic_output_order", .keys = key_read},
-    {"smismember", smismember_command, -3, READ | FAST, &group_set,
+    {"smismember", smismember_command, -3, READ | FAST | RESTS, &group_set,
      "Determines whether each of some members belongs to a set.", "6.2.0", .keys = key_read},
     {"smove", smove_command, 4, COMMAND_WRITE | FAST, &group_set, "Moves a member from one set to another.", "1.0.0",
      .keys = key_moved_from_and_to, .event = KEY_EVENT(SET, "", MOVES_MEMBER)},
@@ -275,7 +280,7 @@ const struct command commands_set[] = {
      .keys = key_taken_from, .event = KEY_EVENT(SET, "spop", IN_PLACE)},
     {"srandmember", srandmember_command, -2, READ, &group_set, "Returns members of a set, picked by chance.", "1.0.0",
      .tips = "nondeterministic_output", .keys = key_read},
-    {"srem", srem_command, -3, COMMAND_WRITE | FAST, &group_set,
+    {"srem", srem_command, -3, COMMAND_WRITE | FAST | RESTS, &group_set,
      "Removes members from a set. Deletes the set if none remain.", "1.0.0", .keys = key_removed_from,
      .event = KEY_EVENT(SET, "srem", IN_PLACE)},
     {"sscan", sscan_command, -3, READ, &group_set, "Iterates over the members of a set.", "2.8.0",

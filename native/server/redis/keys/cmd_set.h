@@ -13,7 +13,7 @@ void reply_members(struct client *client, const struct value *set); /* all of th
 /* The set in `entry` lost members: the key goes with the last of them. */
 void set_shrunk(struct client *client, struct dict_entry *entry);
 /* Takes a member of the set in `entry` out. */
-void take_out(struct dict_entry *entry, struct set_member *member);
+bool take_out(struct dict_entry *entry, struct set_member *member);
 
 /* Found as keyspace_find_read or _write did just before, for commands that look up several keys: finding one may remove
  * another one that was found before, if they are the same and its time has run out in between. */

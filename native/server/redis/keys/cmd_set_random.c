@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/propagate.h"
 #include "server/redis/keys/cmd_set.h"
 #include "server/redis/keys/random_replies.h"
@@ -27,6 +28,36 @@ static void pop_one(struct client *client, struct dict_entry *entry) {
     take_out(entry, &member);
 }
 
+/* `count` is not 0. */
+static void pop_some(struct client *client, struct dict_entry *entry, uint64_t count) {
+    const struct value *set = store_value(entry);
+    if (count >= set_count(set)) {
+        reply_set(client, set_count(set));
+        reply_members(client, set);
+        propagate_key_words(client, "DEL", 1, NULL);
+        keyspace_remove(client, entry);
+        return;
+    }
+    reply_set(client, count);
+    for (; count > 0 && exclusive_goes_on_at(client, count); count--) pop_one(client, entry);
+    set_shrunk(client, entry);
+}
+
+static uint64_t count_argument(const struct client *client) {
+    int64_t count = 0;
+    number_parse_int64(client->argv[2].data, client->argv[2].length, &count);
+    return (uint64_t)count;
+}
+
+static void pop_in_slices(struct client *client) {
+    pop_some(client, find_again(client, 1), count_argument(client));
+}
+
+/* Whether so many members of a set, or what has to be looked at for them, are too many for one slice. */
+static bool is_long(const struct value *set, uint64_t count) {
+    return count > EXCLUSIVE_PARTS_AT_ONCE / SPARSE_FACTOR && set_count(set) > EXCLUSIVE_PARTS_AT_ONCE / SPARSE_FACTOR;
+}
+
 static void spop_count(struct client *client) {
     int64_t count;
     if (!number_parse_int64(client->argv[2].data, client->argv[2].length, &count) || count < 0) {
@@ -39,17 +70,10 @@ static void spop_count(struct client *client) {
         reply_set(client, 0);
         return;
     }
-    const struct value *set = store_value(entry);
-    if ((uint64_t)count >= set_count(set)) {
-        reply_set(client, set_count(set));
-        reply_members(client, set);
-        propagate_key_words(client, "DEL", 1, NULL);
-        keyspace_remove(client, entry);
-        return;
-    }
-    reply_set(client, (size_t)count);
-    for (; count > 0; count--) pop_one(client, entry);
-    set_shrunk(client, entry);
+    if (is_long(store_value(entry), (uint64_t)count))
+        exclusive_run_change(client, pop_in_slices);
+    else
+        pop_some(client, entry, (uint64_t)count);
 }
 
 void spop_command(struct client *client) {
@@ -105,7 +129,8 @@ static void reply_selected(struct client *client, const struct value *set, uint6
     struct set_position position = {0};
     struct set_member member;
     reply_array(client, count);
-    while (count > 0 && set_next(set, &position, &member)) {
+    for (uint64_t seen = 1; count > 0 && set_next(set, &position, &member); seen++) {
+        if (!exclusive_goes_on_at(client, seen)) return;
         if (random_below(&client->server->store->random, left--) >= count) continue;
         reply_member(client, &member);
         count--;
@@ -136,7 +161,7 @@ static void reply_picked(struct client *client, struct value *set, uint64_t coun
         return;
     }
     reply_array(client, count);
-    while (count > 0) {
+    for (uint64_t drawn = 1; count > 0 && exclusive_goes_on_at(client, drawn); drawn++) {
         struct set_member member;
         set_random(set, &client->server->store->random, &member);
         if (!pick(&picked, member.data, member.hash)) continue;
@@ -144,6 +169,22 @@ static void reply_picked(struct client *client, struct value *set, uint64_t coun
         count--;
     }
     memory_free(picked.places);
+}
+
+/* Without repetitions. */
+static void reply_some(struct client *client, struct value *set, uint64_t count) {
+    if (count >= set_count(set)) {
+        reply_array(client, set_count(set));
+        reply_members(client, set);
+    } else if (!set_dict(set) || count > set_count(set) / SPARSE_FACTOR) {
+        reply_selected(client, set, count);
+    } else {
+        reply_picked(client, set, count);
+    }
+}
+
+static void reply_in_slices(struct client *client) {
+    reply_some(client, store_value(find_again(client, 1)), count_argument(client));
 }
 
 static void srandmember_count(struct client *client) {
@@ -156,18 +197,14 @@ static void srandmember_count(struct client *client) {
     }
     struct value *set;
     if (!find_set(client, &set)) return;
-    if (!set || count == 0) {
+    if (!set || count == 0)
         reply_array(client, 0);
-    } else if (count < 0) {
+    else if (count < 0)
         reply_repeated(client, set, &repeated_members, (uint64_t)-count, false);
-    } else if ((uint64_t)count >= set_count(set)) {
-        reply_array(client, set_count(set));
-        reply_members(client, set);
-    } else if (!set_dict(set) || (uint64_t)count > set_count(set) / SPARSE_FACTOR) {
-        reply_selected(client, set, (uint64_t)count);
-    } else {
-        reply_picked(client, set, (uint64_t)count);
-    }
+    else if (is_long(set, (uint64_t)count))
+        exclusive_run_command(client, reply_in_slices);
+    else
+        reply_some(client, set, (uint64_t)count);
 }
 
 void srandmember_command(struct client *client) {

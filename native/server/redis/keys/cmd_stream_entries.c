@@ -312,10 +312,10 @@ static void xdel_command(struct client *client) {
         reply_integer(client, 0);
         return;
     }
-    for (uint32_t i = 2; i < client->argc; i++)
+    for (uint32_t i = 2; i < client->argc && exclusive_goes_on_at(client, i); i++)
         if (!stream_id_argument(client, i, 0, &id)) return;
     int64_t deleted = 0;
-    for (uint32_t i = 2; i < client->argc; i++) {
+    for (uint32_t i = 2; i < client->argc && exclusive_goes_on_at(client, i); i++) {
         stream_id_parse(&client->argv[i], 0, &id);
         deleted += xstream_delete(xstream_of(store_value(entry)), id);
     }
@@ -409,8 +409,8 @@ const struct command commands_stream_entries[] = {
     {"xadd", xadd_command, -5, WRITE | COMMAND_DENYOOM | FAST, &group_stream,
      "Appends an entry to a stream. Creates the key if needed.", "5.0.0", .tips = "nondeterministic_output",
      .keys = key_updated, .event = KEY_EVENT(STREAM, "xadd", IN_PLACE)},
-    {"xdel", xdel_command, -3, WRITE | FAST, &group_stream, "Removes entries of a stream by their ids.", "5.0.0",
-     .keys = key_removed_from, .event = KEY_EVENT(STREAM, "xdel", IN_PLACE)},
+    {"xdel", xdel_command, -3, WRITE | FAST | COMMAND_RESTS, &group_stream, "Removes entries of a stream by their ids.",
+     "5.0.0", .keys = key_removed_from, .event = KEY_EVENT(STREAM, "xdel", IN_PLACE)},
     {"xlen", xlen_command, 2, READ | FAST, &group_stream, "Returns the number of entries in a stream.", "5.0.0",
      .keys = key_known},
     {"xrange", xrange_command, -4, READ, &group_stream, "Returns the entries of a stream between two ids.", "5.0.0",

@@ -1,4 +1,5 @@
 /* cmd_stream_groups: XGROUP and XACK. Order of checks and error texts follow Redis 7.0. */
+#include "server/core/exclusive_execution.h"
 #include "server/redis/keys/cmd_stream.h"
 #include "server/redis/keys/key_wait.h"
 #include "server/redis/pubsub/notify.h"
@@ -166,10 +167,10 @@ static void xack_command(struct client *client) {
         reply_integer(client, 0);
         return;
     }
-    for (uint32_t i = 3; i < client->argc; i++)
+    for (uint32_t i = 3; i < client->argc && exclusive_goes_on_at(client, i); i++)
         if (!stream_id_argument(client, i, 0, &id)) return;
     store_will_change(client->server->store, (unsigned)client->database, keyspace_find(client, 1));
-    for (uint32_t i = 3; i < client->argc; i++) {
+    for (uint32_t i = 3; i < client->argc && exclusive_goes_on_at(client, i); i++) {
         stream_id_parse(&client->argv[i], 0, &id);
         acknowledged += xstream_pending_remove(group, id);
     }
@@ -197,7 +198,7 @@ static const struct command xgroup_subcommands[] = {
 };
 
 const struct command commands_stream_groups[] = {
-    {"xack", xack_command, -4, COMMAND_WRITE | COMMAND_FAST, &group_stream,
+    {"xack", xack_command, -4, COMMAND_WRITE | COMMAND_FAST | COMMAND_RESTS, &group_stream,
      "Acknowledges entries: they are pending no longer.", "5.0.0", .keys = key_updated},
     {"xgroup", command_container, -2, 0, &group_stream, "Manages the groups of consumers of a stream.", "5.0.0",
      .categories = ACL_SLOW, .subcommands = xgroup_subcommands},

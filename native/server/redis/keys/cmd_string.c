@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "server/core/command_table.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/propagate.h"
 #include "server/redis/keys/keyspace.h"
 #include "server/redis/pubsub/notify.h"
@@ -183,7 +184,7 @@ static void mset_generic(struct client *client, bool only_new) {
         reply_arity_error(client);
         return;
     }
-    for (uint32_t i = 1; only_new && i < client->argc; i += 2) {
+    for (uint32_t i = 1; only_new && i < client->argc && exclusive_goes_on_at(client, i - 1); i += 2) {
         const struct dict_entry *entry = keyspace_find(client, i);
         if (entry) {
             keyspace_use(client, entry);
@@ -191,7 +192,7 @@ static void mset_generic(struct client *client, bool only_new) {
             return;
         }
     }
-    for (uint32_t i = 1; i < client->argc; i += 2)
+    for (uint32_t i = 1; i < client->argc && exclusive_goes_on_at(client, i - 1); i += 2)
         if (!keyspace_put(client, i, keyspace_string(client, i + 1), false)) return;
     if (only_new)
         reply_integer(client, 1);
@@ -216,7 +217,7 @@ static void get_command(struct client *client) {
 
 static void mget_command(struct client *client) {
     reply_array(client, client->argc - 1);
-    for (uint32_t i = 1; i < client->argc; i++) {
+    for (uint32_t i = 1; i < client->argc && exclusive_goes_on_at(client, i); i++) {
         struct dict_entry *entry = keyspace_find_read(client, i);
         bool is_string = entry && store_value(entry)->type == VALUE_STRING;
         reply_string_or_null(client, is_string ? entry : NULL);
@@ -369,20 +370,48 @@ static bool string_fits(struct client *client, uint64_t length, uint64_t more) {
     return false;
 }
 
+static void append(struct client *client, struct dict_entry *entry) {
+    const struct resp_argument *tail = &client->argv[2];
+    size_t length = string_length(store_value(entry));
+    uint8_t *bytes = keyspace_writable(client, 1, entry, length + tail->length);
+    if (!bytes) return;
+    keyspace_copy(client, bytes + length, tail->data, tail->length);
+    reply_integer(client, (int64_t)(length + tail->length));
+}
+
+static void append_in_slices(struct client *client) {
+    append(client, keyspace_find(client, 1));
+}
+
 static void append_command(struct client *client) {
     struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_STRING)) return;
-    const struct resp_argument *tail = &client->argv[2];
-    size_t length = entry ? string_length(store_value(entry)) : 0;
+    size_t more = client->argv[2].length;
     if (!entry) {
-        if (!keyspace_put(client, 1, keyspace_string(client, 2), false)) return;
-    } else {
-        if (!string_fits(client, length, tail->length)) return;
-        uint8_t *bytes = keyspace_writable(client, 1, entry, length + tail->length);
-        if (!bytes) return;
-        memcpy(bytes + length, tail->data, tail->length);
+        if (keyspace_put(client, 1, keyspace_string(client, 2), false)) reply_integer(client, (int64_t)more);
+        return;
     }
-    reply_integer(client, (int64_t)(length + tail->length));
+    size_t length = string_length(store_value(entry));
+    if (!string_fits(client, length, more)) return;
+    if (keyspace_writes_much(entry, length + more, more))
+        exclusive_run_change(client, append_in_slices);
+    else
+        append(client, entry);
+}
+
+static void set_range(struct client *client, struct dict_entry *entry, size_t offset) {
+    const struct resp_argument *part = &client->argv[3];
+    size_t length = entry ? string_length(store_value(entry)) : 0, end = offset + part->length;
+    uint8_t *bytes = keyspace_writable(client, 1, entry, end);
+    if (!bytes) return;
+    keyspace_copy(client, bytes + offset, part->data, part->length);
+    reply_integer(client, (int64_t)(end > length ? end : length));
+}
+
+static void set_range_in_slices(struct client *client) {
+    int64_t offset = 0;
+    number_parse_int64(client->argv[2].data, client->argv[2].length, &offset);
+    set_range(client, keyspace_find(client, 1), (size_t)offset);
 }
 
 static void setrange_command(struct client *client) {
@@ -394,17 +423,15 @@ static void setrange_command(struct client *client) {
     }
     struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_STRING)) return;
-    const struct resp_argument *part = &client->argv[3];
-    size_t length = entry ? string_length(store_value(entry)) : 0;
-    if (part->length > 0) {
-        if (!string_fits(client, (uint64_t)offset, part->length)) return;
-        size_t end = (size_t)offset + part->length;
-        uint8_t *bytes = keyspace_writable(client, 1, entry, end);
-        if (!bytes) return;
-        memcpy(bytes + offset, part->data, part->length);
-        length = end > length ? end : length;
-    }
-    reply_integer(client, (int64_t)length);
+    size_t more = client->argv[3].length;
+    if (more == 0)
+        reply_integer(client, entry ? (int64_t)string_length(store_value(entry)) : 0);
+    else if (!string_fits(client, (uint64_t)offset, more))
+        return;
+    else if (keyspace_writes_much(entry, (size_t)offset + more, more))
+        exclusive_run_change(client, set_range_in_slices);
+    else
+        set_range(client, entry, (size_t)offset);
 }
 
 /* SET reads its key only to return the old value. */
@@ -418,6 +445,7 @@ static int set_keys(uint32_t argc, const struct resp_argument *argv, struct key_
 #define WRITE (COMMAND_WRITE | COMMAND_DENYOOM)
 #define READ COMMAND_READONLY
 #define FAST COMMAND_FAST
+#define RESTS COMMAND_RESTS
 
 const struct command commands_string[] = {
     {"append", append_command, 3, WRITE | FAST, &group_string,
@@ -447,12 +475,13 @@ const struct command commands_string[] = {
     {"incrbyfloat", incrbyfloat_command, 3, WRITE | FAST, &group_string,
      "Increments the floating point value of a key by a number.", "2.6.0", .keys = key_changed,
      .event = KEY_EVENT(STRING, "incrbyfloat", IN_PLACE)},
-    {"mget", mget_command, -2, READ | FAST, &group_string, "Returns the string values of one or more keys.", "1.0.0",
-     .tips = "request_policy:multi_shard", .keys = keys_read},
-    {"mset", mset_command, -3, WRITE, &group_string, "Creates or modifies the string values of one or more keys.",
-     "1.0.1", .tips = "request_policy:multi_shard\nresponse_policy:all_succeeded", .keys = pairs_set,
+    {"mget", mget_command, -2, READ | FAST | RESTS, &group_string, "Returns the string values of one or more keys.",
+     "1.0.0", .tips = "request_policy:multi_shard", .keys = keys_read},
+    {"mset", mset_command, -3, WRITE | RESTS, &group_string,
+     "Creates or modifies the string values of one or more keys.", "1.0.1",
+     .tips = "request_policy:multi_shard\nresponse_policy:all_succeeded", .keys = pairs_set,
      .event = KEY_EVENT(STRING, "set", IN_PLACE)},
-    {"msetnx", msetnx_command, -3, WRITE, &group_string,
+    {"msetnx", msetnx_command, -3, WRITE | RESTS, &group_string,
      "Modifies the string values of one or more keys only when none of them exists.", "1.0.1",
      .tips = "request_policy:multi_shard\nresponse_policy:agg_min", .keys = pairs_added,
      .event = KEY_EVENT(STRING, "set", IN_PLACE)},

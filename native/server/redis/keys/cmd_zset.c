@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "server/core/command_table.h"
+#include "server/core/exclusive_execution.h"
 #include "server/redis/pubsub/notify.h"
 #include "server/redis/redis_rows.h"
 
@@ -89,8 +90,10 @@ static enum add_result add_member(struct zset *zset, const struct zset_add_optio
 static enum add_result add_members(struct client *client, struct zset *zset, const struct zset_add_options *options,
                                    uint32_t first, uint32_t stride, const double *scores, struct add_counts *counts) {
     enum add_result result = ADD_DONE;
-    for (uint32_t i = first; i < client->argc && result == ADD_DONE; i += stride)
+    for (uint32_t i = first; i < client->argc && result == ADD_DONE; i += stride) {
+        if (!exclusive_goes_on_at(client, (i - first) / stride)) break;
         result = add_member(zset, options, *scores++, &client->argv[i], counts);
+    }
     return result;
 }
 
@@ -138,7 +141,8 @@ static void add_pairs(struct client *client, const struct zset_add_options *opti
     }
     /* All scores are checked before anything is added. */
     bool valid = true;
-    for (uint32_t i = 0; i < count && valid; i++) valid = score_argument(client, first + 2 * i, &scores[i], NULL);
+    for (uint32_t i = 0; i < count && valid && exclusive_goes_on_at(client, i); i++)
+        valid = score_argument(client, first + 2 * i, &scores[i], NULL);
     if (valid) zset_add(client, options, first + 1, 2, scores);
     if (scores != few) memory_free(scores);
 }
@@ -183,7 +187,7 @@ static void zrem_command(struct client *client) {
     struct dict_entry *entry = keyspace_find_write(client, 1);
     if (!keyspace_type_is(client, entry, VALUE_SORTED_SET)) return;
     int64_t removed = 0;
-    for (uint32_t i = 2; entry && i < client->argc; i++) {
+    for (uint32_t i = 2; entry && i < client->argc && exclusive_goes_on_at(client, i); i++) {
         struct zset_place place;
         if (!zset_find(zset_of(entry), client->argv[i].data, client->argv[i].length, &place)) continue;
         zset_take(zset_of(entry), &place);
@@ -224,7 +228,7 @@ static void zmscore_command(struct client *client) {
     struct zset *zset;
     if (!zset_for_reading(client, 1, &zset)) return;
     reply_array(client, client->argc - 2);
-    for (uint32_t i = 2; i < client->argc; i++) reply_score(client, zset, i);
+    for (uint32_t i = 2; i < client->argc && exclusive_goes_on_at(client, i); i++) reply_score(client, zset, i);
 }
 
 /* ZRANK key member [WITHSCORE] */
@@ -317,9 +321,10 @@ static void zscan_command(struct client *client) {
 #define WRITE (COMMAND_WRITE | COMMAND_DENYOOM)
 #define READ COMMAND_READONLY
 #define FAST COMMAND_FAST
+#define RESTS COMMAND_RESTS
 
 const struct command commands_zset[] = {
-    {"zadd", zadd_command, -4, WRITE | FAST, &group_sorted_set,
+    {"zadd", zadd_command, -4, WRITE | FAST | RESTS, &group_sorted_set,
      "Adds members to a sorted set, or gives them other scores. Creates the key if needed.", "1.2.0",
      .keys = key_updated, .event = KEY_EVENT(ZSET, "zadd", ADDS_OR_INCREMENTS)},
     {"zcard", zcard_command, 2, READ | FAST, &group_sorted_set, "Returns the number of members in a sorted set.",
@@ -327,11 +332,11 @@ const struct command commands_zset[] = {
     {"zincrby", zincrby_command, 4, WRITE | FAST, &group_sorted_set,
      "Increments the score of a member of a sorted set.", "1.2.0", .keys = key_changed,
      .event = KEY_EVENT(ZSET, "zincr", IN_PLACE)},
-    {"zmscore", zmscore_command, -3, READ | FAST, &group_sorted_set, "Returns the scores of members of a sorted set.",
-     "6.2.0", .keys = key_read},
+    {"zmscore", zmscore_command, -3, READ | FAST | RESTS, &group_sorted_set,
+     "Returns the scores of members of a sorted set.", "6.2.0", .keys = key_read},
     {"zrank", zrank_command, -3, READ | FAST, &group_sorted_set,
      "Returns the place of a member in a sorted set, from the lowest score on.", "2.0.0", .keys = key_read},
-    {"zrem", zrem_command, -3, COMMAND_WRITE | FAST, &group_sorted_set,
+    {"zrem", zrem_command, -3, COMMAND_WRITE | FAST | RESTS, &group_sorted_set,
      "Removes members of a sorted set. Deletes the set if no members remain.", "1.2.0", .keys = key_removed_from,
      .event = KEY_EVENT(ZSET, "zrem", IN_PLACE)},
     {"zrevrank", zrevrank_command, -3, READ | FAST, &group_sorted_set,

@@ -1,6 +1,7 @@
 /* cmd_zset_pop: commands that take the members of lowest or highest score out of sorted sets, at once or when there are
  * some. Order of checks and error texts follow Redis 7.0. */
 #include "server/core/command_table.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/propagate.h"
 #include "server/redis/keys/cmd_zset.h"
 #include "server/redis/keys/key_wait.h"
@@ -28,7 +29,7 @@ static void pop(struct client *client, uint32_t index, struct dict_entry *entry,
     struct zset_position position;
     struct zset_item item;
     zset_seek(zset, pops->highest ? all : 0, &position);
-    for (uint64_t left = count; left > 0; left--) {
+    for (uint64_t left = count; left > 0 && exclusive_goes_on_at(client, left); left--) {
         if (pops->highest)
             zset_previous(zset, &position, &item);
         else
@@ -36,6 +37,11 @@ static void pop(struct client *client, uint32_t index, struct dict_entry *entry,
         if (pops->in_pairs) reply_array(client, 2);
         reply_bulk(client, item.member, item.length);
         reply_double(client, item.score);
+    }
+    while (count < all && count > EXCLUSIVE_PARTS_TO_REST && exclusive_goes_on(client)) {
+        zset_remove_range(zset_of(entry), first, EXCLUSIVE_PARTS_TO_REST);
+        count -= EXCLUSIVE_PARTS_TO_REST;
+        all -= EXCLUSIVE_PARTS_TO_REST;
     }
     zset_remove_from(client, entry, first, count);
 }
@@ -91,7 +97,8 @@ static bool count_argument(struct client *client, uint32_t index, int64_t least,
     return false;
 }
 
-static void pop_command(struct client *client, bool highest) {
+/* `in_slices` calls this again, with NULL, for many. */
+static void pop_counted(struct client *client, bool highest, void (*in_slices)(struct client *client)) {
     struct pops pops = {.first_key = 1, .keys = 1, .highest = highest, .count = 1};
     uint32_t index;
     if (client->argc > 3) {
@@ -102,15 +109,26 @@ static void pop_command(struct client *client, bool highest) {
         if (!count_argument(client, 2, 0, "value is out of range, must be positive", &pops.count)) return;
         pops.in_pairs = client->resp > 2;
     }
-    if (!pop_first(client, &pops, &index)) reply_array(client, 0);
+    if (in_slices && pops.count > EXCLUSIVE_PARTS_AT_ONCE)
+        exclusive_run_change(client, in_slices);
+    else if (!pop_first(client, &pops, &index))
+        reply_array(client, 0);
+}
+
+static void pop_lowest_in_slices(struct client *client) {
+    pop_counted(client, false, NULL);
+}
+
+static void pop_highest_in_slices(struct client *client) {
+    pop_counted(client, true, NULL);
 }
 
 static void zpopmin_command(struct client *client) {
-    pop_command(client, false);
+    pop_counted(client, false, pop_lowest_in_slices);
 }
 
 static void zpopmax_command(struct client *client) {
-    pop_command(client, true);
+    pop_counted(client, true, pop_highest_in_slices);
 }
 
 /* ---- BZPOPMIN and BZPOPMAX --------------------------------------------------------------------------------------- */
@@ -168,10 +186,19 @@ static bool pops_parse(struct client *client, uint32_t at, struct pops *pops) {
     return valid;
 }
 
-static void zmpop_command(struct client *client) {
+static void zmpop_now(struct client *client) {
     struct pops pops;
     uint32_t index;
     if (pops_parse(client, 1, &pops) && !pop_first(client, &pops, &index)) reply_null_array(client);
+}
+
+static void zmpop_command(struct client *client) {
+    struct pops pops;
+    if (!pops_parse(client, 1, &pops)) return;
+    if (pops.count > EXCLUSIVE_PARTS_AT_ONCE)
+        exclusive_run_change(client, zmpop_now);
+    else
+        zmpop_now(client);
 }
 
 static bool retry_bzmpop(struct client *client) {

@@ -8,10 +8,12 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/propagate.h"
 #include "server/redis/redis_subsystem.h"
 #include "store/glob.h"
 
+#define BYTES_AT_ONCE (1u << 20) /* of a string, that a command copies or clears without rests */
 #define SCAN_COUNT_DEFAULT 10
 #define SCAN_COUNT_MOST 1000 /* in one step, which takes up to a millisecond; COUNT is a hint, and the cursor goes on */
 #define SCAN_VISITS_PER_COUNT 10 /* buckets, empty ones too, that a step looks into for each entry wanted */
@@ -73,9 +75,21 @@ struct dict_entry *keyspace_set(struct client *client, uint32_t index, struct di
     return entry;
 }
 
+static void rest(void *server) {
+    exclusive_rest(server);
+}
+
+bool keyspace_writes_much(const struct dict_entry *entry, size_t length, size_t more) {
+    return string_writable_effort(entry ? store_value(entry) : NULL, length) + more > BYTES_AT_ONCE;
+}
+
+void keyspace_copy(struct client *client, uint8_t *to, const uint8_t *from, size_t bytes) {
+    string_copy_in_pieces(to, from, bytes, rest, client->server);
+}
+
 uint8_t *keyspace_reserve(struct client *client, uint32_t index, struct dict_entry *entry, size_t length) {
     struct value *value = entry ? store_value(entry) : NULL;
-    uint8_t *bytes = string_writable(&value, length);
+    uint8_t *bytes = string_writable_in_pieces(&value, length, rest, client->server);
     if (!bytes) {
         reply_out_of_memory(client);
         return NULL;

@@ -36,6 +36,10 @@ struct dict_entry *keyspace_set(struct client *client, uint32_t index, struct di
 uint8_t *keyspace_writable(struct client *client, uint32_t index, struct dict_entry *entry, size_t length);
 /* The same for who may change nothing in the end: the caller tells of the change, unless the key is new. */
 uint8_t *keyspace_reserve(struct client *client, uint32_t index, struct dict_entry *entry, size_t length);
+/* Whether these, and a copy of `more` bytes into it, are too much for one slice: exclusive_run_change is for that, in whose body they
+ * rest. */
+bool keyspace_writes_much(const struct dict_entry *entry, size_t length, size_t more);
+void keyspace_copy(struct client *client, uint8_t *to, const uint8_t *from, size_t bytes);
 
 /* A string made of argument `index`. NULL: memory is exhausted; nothing is replied. */
 struct value *keyspace_string(struct client *client, uint32_t index);

@@ -1,6 +1,7 @@
 /* cmd_pubsub: SUBSCRIBE, PUBLISH and PUBSUB, in their forms for channels, patterns and shard channels. */
 #include "server/core/client.h"
 #include "server/core/command_table.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/server.h"
 #include "server/core/slices.h"
 #include "server/redis/keys/keyspace.h"
@@ -45,7 +46,8 @@ static void subscribe(struct client *client, enum pubsub_kind kind) {
         reply_error(client, "%s", words[kind].refusal);
         return;
     }
-    for (uint32_t i = 1; i < client->argc; i++) {
+    /* It may be lost amid its transaction, which goes on. */
+    for (uint32_t i = 1; i < client->argc && exclusive_goes_on_at(client, i) && !client->closing; i++) {
         const struct resp_argument *name = &client->argv[i];
         if (!pubsub_subscribe(client, kind, name->data, name->length)) {
             reply_out_of_memory(client);
@@ -99,12 +101,12 @@ static void unsubscribe(struct client *client, enum pubsub_kind kind) {
         unsubscribe_all(client, kind);
         return;
     }
-    for (uint32_t i = 1; i < client->argc; i++) {
+    for (uint32_t i = 1; i < client->argc && exclusive_goes_on_at(client, i) && !client->closing; i++) {
         const struct resp_argument *name = &client->argv[i];
         pubsub_unsubscribe(client, kind, name->data, name->length);
         tell(client, words[kind].unsubscribed, name->data, name->length, shown_count(client, kind));
     }
-    end_if_none(client);
+    if (!client->closing) end_if_none(client);
 }
 
 static void subscribe_command(struct client *client) {
@@ -218,23 +220,23 @@ static const struct command subcommands[] = {
 };
 
 const struct command commands_pubsub[] = {
-    {"psubscribe", psubscribe_command, -2, LISTEN | COMMAND_SUBSCRIBER, &group_pubsub,
+    {"psubscribe", psubscribe_command, -2, LISTEN | COMMAND_SUBSCRIBER | COMMAND_RESTS, &group_pubsub,
      "Listens to the channels whose names match.", "2.0.0", .channels = CHANNEL_PATTERNS},
     {"publish", publish_command, 3, SEND, &group_pubsub, "Sends a message to a channel's subscribers.", "2.0.0",
      .channels = CHANNEL_FIRST},
     {"pubsub", command_container, -2, 0, &group_pubsub, "Tells of channels and subscribers.", "2.8.0",
      .subcommands = subcommands},
-    {"punsubscribe", punsubscribe_command, -1, LISTEN | COMMAND_SUBSCRIBER, &group_pubsub,
+    {"punsubscribe", punsubscribe_command, -1, LISTEN | COMMAND_SUBSCRIBER | COMMAND_RESTS, &group_pubsub,
      "Listens to patterns no more.", "2.0.0"},
     {"spublish", spublish_command, 3, SEND, &group_pubsub, "Sends a message to a shard channel's subscribers.", "7.0.0",
      .keys = shard_channel, .channels = CHANNEL_FIRST},
-    {"ssubscribe", ssubscribe_command, -2, LISTEN | COMMAND_SUBSCRIBER, &group_pubsub, "Listens to shard channels.",
-     "7.0.0", .keys = shard_channels, .channels = CHANNEL_ALL},
-    {"subscribe", subscribe_command, -2, LISTEN | COMMAND_SUBSCRIBER, &group_pubsub, "Listens to channels.", "2.0.0",
-     .channels = CHANNEL_ALL},
-    {"sunsubscribe", sunsubscribe_command, -1, LISTEN | COMMAND_SUBSCRIBER, &group_pubsub,
+    {"ssubscribe", ssubscribe_command, -2, LISTEN | COMMAND_SUBSCRIBER | COMMAND_RESTS, &group_pubsub,
+     "Listens to shard channels.", "7.0.0", .keys = shard_channels, .channels = CHANNEL_ALL},
+    {"subscribe", subscribe_command, -2, LISTEN | COMMAND_SUBSCRIBER | COMMAND_RESTS, &group_pubsub,
+     "Listens to channels.", "2.0.0", .channels = CHANNEL_ALL},
+    {"sunsubscribe", sunsubscribe_command, -1, LISTEN | COMMAND_SUBSCRIBER | COMMAND_RESTS, &group_pubsub,
      "Listens to shard channels no more.", "7.0.0", .keys = shard_channels},
-    {"unsubscribe", unsubscribe_command, -1, LISTEN | COMMAND_SUBSCRIBER, &group_pubsub, "Listens to channels no more.",
-     "2.0.0"},
+    {"unsubscribe", unsubscribe_command, -1, LISTEN | COMMAND_SUBSCRIBER | COMMAND_RESTS, &group_pubsub,
+     "Listens to channels no more.", "2.0.0"},
     {0},
 };

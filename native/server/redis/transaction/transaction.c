@@ -268,6 +268,7 @@ static void watch_command(struct client *client) {
         return;
     }
     for (uint32_t i = 1; i < client->argc && !client->watch_broken; i++) {
+        if (!exclusive_goes_on_at(client, i)) return;
         if (!watch_key(client, client->argv[i].data, client->argv[i].length)) {
             reply_out_of_memory(client);
             return;
@@ -292,7 +293,7 @@ const struct command commands_transactions[] = {
     {"multi", multi_command, 1, AT_ANY_TIME | COMMAND_NOT_QUEUED, &group_transactions,
      "Begins a transaction: what follows is queued.", "1.2.0"},
     {"unwatch", unwatch_command, 1, AT_ANY_TIME, &group_transactions, "Watches no key any more.", "2.2.0"},
-    {"watch", watch_command, -2, AT_ANY_TIME | COMMAND_NOT_QUEUED, &group_transactions,
+    {"watch", watch_command, -2, AT_ANY_TIME | COMMAND_NOT_QUEUED | COMMAND_RESTS, &group_transactions,
      "Lets the next EXEC run only if none of the keys has changed.", "2.2.0", .keys = keys_known},
     {0},
 };
