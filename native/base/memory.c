@@ -362,9 +362,11 @@ void *memory_map_file(int descriptor, uint64_t offset, size_t size_bytes) {
     return pointer;
 }
 
+/* However little is mapped: it may be the last that holds a file of any size. */
 void memory_unmap_file(void *pointer, size_t size_bytes) {
     size_t own_bytes = own_page_bytes();
-    memory_unmap((uint8_t *)pointer - own_bytes, own_bytes + size_bytes);
+    uint8_t *own = (uint8_t *)pointer - own_bytes;
+    if (!leave_to_reclaimer(own, own_bytes + size_bytes, true)) unmap_now(own, own_bytes + size_bytes);
 }
 
 void *memory_map_file_shared(int descriptor, uint64_t offset, size_t size_bytes) {

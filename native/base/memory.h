@@ -45,7 +45,7 @@ bool memory_shared_is_held(int watch);
 /* A file's bytes from `offset` on, which is a multiple of the page size, to be read: pages of the file, counted as
  * mapped. It must not be cut short meanwhile. NULL with `errno` set. */
 void *memory_map_file(int descriptor, uint64_t offset, size_t size_bytes);
-void memory_unmap_file(void *pointer, size_t size_bytes);
+void memory_unmap_file(void *pointer, size_t size_bytes); /* left to the reclaimer, of whatever size */
 /* The same to be read and written: what is written is the file's. They are counted nowhere. A fault reads what it
  * needs alone. */
 void *memory_map_file_shared(int descriptor, uint64_t offset, size_t size_bytes);

@@ -94,6 +94,27 @@ static void a_large_file_is_let_go_of_beside_the_caller(void) {
     fclose(unnamed);
 }
 
+/* Its last part may be a page, and the file vast. */
+static void a_file_is_let_go_of_beside_the_caller_however_little_is_mapped(void) {
+    size_t mapped = memory_mapped_bytes(), vast_bytes = (size_t)1 << 46;
+    FILE *unnamed = tmpfile();
+    CHECK(unnamed && ftruncate(fileno(unnamed), 10) == 0);
+    CHECK(memory_start_reclaimer());
+    uint8_t *vast = memory_map(vast_bytes);
+    const uint8_t *file = memory_map_file(fileno(unnamed), 0, 10);
+    CHECK(vast && file);
+    volatile uint8_t *touched = vast + (64 << 10);
+    *touched = 1;
+    memory_unmap(vast, vast_bytes);
+    while (*touched) sched_yield(); /* until the reclaimer is at it, which has seconds to do there */
+    size_t held = memory_mapped_bytes();
+    memory_unmap_file((void *)(uintptr_t)file, 10);
+    CHECK(memory_mapped_bytes() == held);
+    memory_stop_reclaimer();
+    CHECK(memory_mapped_bytes() == mapped);
+    fclose(unnamed);
+}
+
 static void a_blob_goes_with_its_last_reference(void) {
     size_t before = memory_used_bytes();
     struct blob *blob = blob_new(5000);
@@ -540,6 +561,7 @@ int main(void) {
     RUN(large_blocks_are_freed_beside_the_caller);
     RUN(a_stop_does_not_wait_for_a_vast_mapping_to_go_piece_by_piece);
     RUN(a_large_file_is_let_go_of_beside_the_caller);
+    RUN(a_file_is_let_go_of_beside_the_caller_however_little_is_mapped);
     RUN(a_blob_goes_with_its_last_reference);
     RUN(random_numbers_repeat_by_seed_and_are_uniform);
     RUN(powers_are_those_of_the_library_and_the_same_on_every_path);
