@@ -23,7 +23,8 @@
 
 #define CUT_NAME "sync.cut"
 #define LOOK_AGAIN_US 2000u /* while the thread works, or another snapshot runs */
-#define PART_BYTES (4u << 20) /* a multiple of any page's size */
+#define PART_BYTES (4u << 20) /* a multiple of any page's size … */
+#define PARTS 64u /* … until there are so many: then each has that share of what came before, in multiples of that */
 
 enum export_state { EXPORT_NONE, EXPORT_CUTTING, EXPORT_CONVERTING };
 
@@ -157,16 +158,23 @@ static int hand_out_part(struct export *export, uint64_t until) {
     return 0;
 }
 
+/* Each part is a mapping until it is sent, and a process may have only some ten thousands: a slow line may leave all of a
+ * file waiting, and files have hundreds of gigabytes. */
+static uint64_t next_part_bytes(const struct export *export) {
+    return PART_BYTES + export->handed / PARTS / PART_BYTES * PART_BYTES;
+}
+
 /* What is written by now, in whole parts, and at the file's end the rest. */
 static int hand_out(struct export *export, uint64_t written, bool is_all, struct error *error) {
-    uint64_t whole = is_all ? written : written - written % PART_BYTES;
-    if (export->handed == whole) return 0;
-    if (export->growing < 0) export->growing = open(CUT_NAME SNAPSHOT_PARTIAL_SUFFIX, O_RDONLY | O_CLOEXEC);
-    if (export->growing < 0) export->growing = open(CUT_NAME, O_RDONLY | O_CLOEXEC); /* it has its name by now */
-    if (export->growing < 0) return error_set(error, ERROR_GENERIC, "cannot read the cut: %s", strerror(errno));
-    while (export->handed < whole)
-        if (hand_out_part(export, export->handed + at_most(whole - export->handed, PART_BYTES)))
+    while (export->handed < written) {
+        uint64_t left = written - export->handed, part = next_part_bytes(export);
+        if (left < part && !is_all) return 0;
+        if (export->growing < 0) export->growing = open(CUT_NAME SNAPSHOT_PARTIAL_SUFFIX, O_RDONLY | O_CLOEXEC);
+        if (export->growing < 0) export->growing = open(CUT_NAME, O_RDONLY | O_CLOEXEC); /* it has its name by now */
+        if (export->growing < 0) return error_set(error, ERROR_GENERIC, "cannot read the cut: %s", strerror(errno));
+        if (hand_out_part(export, export->handed + at_most(left, part)))
             return error_set(error, ERROR_GENERIC, "no memory for a part of the cut");
+    }
     return 0;
 }
 
