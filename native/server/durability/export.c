@@ -40,6 +40,7 @@ struct conversion {
     bool compresses;
     bool converts, hands_out; /* somebody waits for Redis's format, for the snapshot itself */
     int database; /* of the changes that follow the file */
+    int given_up; /* the snapshot, where it failed and is only to be closed */
     atomic_bool stop;
     int out; /* −1: it failed, or nobody waits for it */
     uint64_t bytes;
@@ -139,9 +140,20 @@ static void close_growing(struct export *export) {
     export->growing = -1;
 }
 
+static void close_given_up(struct worker_job *job) {
+    close(((struct conversion *)(void *)job)->given_up);
+}
+
+/* The snapshot has no name any more, and giving up its pages may take long: its last descriptor is closed by the worker. */
 static void fail(struct export *export, const struct error *error) {
     export->state = EXPORT_NONE;
-    close_growing(export);
+    if (export->growing >= 0) {
+        export->state = EXPORT_CONVERTING;
+        export->conversion.job.run = close_given_up;
+        export->conversion.given_up = export->growing;
+        export->growing = -1;
+        worker_give(export->worker, &export->conversion.job);
+    }
     tell_made(export, true, NULL, error);
     tell_made(export, false, NULL, error);
 }
