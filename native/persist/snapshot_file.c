@@ -37,6 +37,12 @@ static int fail(struct snapshot_file *file, const char *what) {
     return error_set(&file->error, ERROR_GENERIC, "%s %s: %s", what, partial, strerror(errno));
 }
 
+static void remove_partial(struct snapshot_file *file) {
+    char partial[NAME_MAX + 16];
+    partial_name(file, partial);
+    (void)unlinkat(file->folder, partial, 0);
+}
+
 /* Sends what is written on its way to the disk, waits for what was sent before, and lets go of its pages: a snapshot is
  * read once, if ever, and must not push out what is in use. Without the call of Linux the fsync at the end does it all. */
 static void sync_some(struct snapshot_file *file) {
@@ -77,6 +83,7 @@ static int create(struct snapshot_file *file) {
     char partial[NAME_MAX + 16];
     partial_name(file, partial);
     file->created = true;
+    if (file->is_passing) remove_partial(file); /* whoever has mapped one of that name must not find it cut short */
     file->descriptor = openat(file->folder, partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     return file->descriptor < 0 ? fail(file, "cannot create") : write_header(file);
 }
@@ -102,12 +109,6 @@ static int write_block(struct snapshot_file *file, const struct snapshot_block *
 static void run_write(struct worker_job *job) {
     struct snapshot_block *block = (struct snapshot_block *)job;
     block->failed = write_block(block->file, block) < 0;
-}
-
-static void remove_partial(struct snapshot_file *file) {
-    char partial[NAME_MAX + 16];
-    partial_name(file, partial);
-    (void)unlinkat(file->folder, partial, 0);
 }
 
 static void close_descriptor(struct snapshot_file *file) {

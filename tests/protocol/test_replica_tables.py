@@ -410,6 +410,18 @@ def test_a_copy_that_the_disk_refuses_half_way_is_sent_again(tmp_path: Path) -> 
         eventually(lambda: not list((tmp_path / "primary").glob("sync*")), "the end of its file")
 
 
+def test_a_copy_does_not_cut_short_a_file_that_may_still_be_read(tmp_path: Path) -> None:
+    with pair(tmp_path, TABLE) as (primary, replica, link):
+        primary.client.add("t", batch(range(9)))
+        left = tmp_path / "primary" / "sync.cut.partial"
+        left.write_bytes(b"another's")
+        with left.open("rb") as file:
+            replica.follow(link.port)
+            assert file.read() == b"another's"
+        assert told(replica.client) == told(primary.client)
+        eventually(lambda: not list((tmp_path / "primary").glob("sync*")), "the end of its file")
+
+
 def test_a_restored_table_is_sent_again(tmp_path: Path) -> None:
     with pair(tmp_path, TABLE) as (primary, replica, link):
         primary.client.add("t", batch(range(9)))
