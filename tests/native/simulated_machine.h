@@ -223,8 +223,6 @@ static inline void note_kind(int descriptor, int kind) {
     descriptors[descriptor].disk = disk;
 }
 
-static inline void close_feed(int descriptor);
-
 /* Its process runs from now on. */
 static inline void use_disk(struct disk *next) {
     if (next == disk) return;
@@ -424,7 +422,6 @@ int __wrap_open(const char *name, int flags, ...) {
 }
 
 int __wrap_close(int descriptor) {
-    close_feed(descriptor);
     if (kind_of(descriptor) != NOT_OURS) descriptors[descriptor].kind = NOT_OURS;
     return __real_close(descriptor);
 }
@@ -523,13 +520,13 @@ struct worker {
     struct worker *next;
     struct disk *disk; /* of its process */
     struct jobs given, done;
-    int feed; /* its next job reads what is written to this, and has to wait until it is closed; -1: nothing */
+    const void *feed; /* its next job takes what comes from there, and waits until that has ended; NULL: from nowhere */
     void (*notify)(void *context);
     void *context;
 };
 
 static struct worker *workers;
-static int next_feed = -1; /* of the job that is given next */
+static const void *next_feed; /* of the job that is given next */
 
 struct worker *__wrap_worker_new(void);
 struct worker *__wrap_worker_new_urgent(void (*finished)(void *context), void *context);
@@ -550,7 +547,7 @@ static inline void add_job(struct jobs *jobs, struct worker_job *job) {
 }
 
 static inline void do_job(struct worker *worker) {
-    CHECK(worker->feed < 0); /* else it would wait for ever */
+    CHECK(!worker->feed); /* else it would wait for ever */
     struct worker_job *job = worker->given.first;
     worker->given.first = job->next;
     if (!job->next) worker->given.end = &worker->given.first;
@@ -561,7 +558,7 @@ static inline void do_job(struct worker *worker) {
 
 struct worker *__wrap_worker_new_urgent(void (*finished)(void *context), void *context) {
     struct worker *worker = malloc(sizeof *worker);
-    *worker = (struct worker){.next = workers, .disk = disk, .feed = -1, .notify = finished, .context = context};
+    *worker = (struct worker){.next = workers, .disk = disk, .notify = finished, .context = context};
     empty_jobs(&worker->given);
     empty_jobs(&worker->done);
     return workers = worker;
@@ -581,8 +578,8 @@ void __wrap_worker_free(struct worker *worker) {
 }
 
 void __wrap_worker_give(struct worker *worker, struct worker_job *job) {
-    if (next_feed >= 0) worker->feed = next_feed;
-    next_feed = -1;
+    if (next_feed) worker->feed = next_feed;
+    next_feed = NULL;
     add_job(&worker->given, job);
 }
 
@@ -597,16 +594,16 @@ struct worker_job *__wrap_worker_wait(struct worker *worker) {
     return __wrap_worker_finished(worker);
 }
 
-static inline void close_feed(int descriptor) {
+static inline void end_feed(const void *feed) {
     for (struct worker *worker = workers; worker; worker = worker->next)
-        if (worker->feed == descriptor) worker->feed = -1;
+        if (worker->feed == feed) worker->feed = NULL;
 }
 
 /* One of two workers with something to do does one job. */
 static inline void machine_work(void) {
     for (struct worker *worker = workers, *next; worker; worker = next) {
         next = worker->next;
-        if (!worker->given.first || worker->feed >= 0 || !one_in(2)) continue;
+        if (!worker->given.first || worker->feed || !one_in(2)) continue;
         use_disk(worker->disk);
         do_job(worker);
     }

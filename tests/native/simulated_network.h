@@ -10,6 +10,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "base/byte_queue.h"
 #include "server_stage.h"
 #include "simulated_machine.h"
 
@@ -212,9 +213,11 @@ static inline void network_return(const struct host *back) {
 
 struct connection *__wrap_transport_kernel_connect(struct transport *from, const struct sockaddr *address,
                                                    uint32_t length, bool is_tls, void *owner, struct error *error);
-int __wrap_socketpair(int domain, int type, int protocol, int ends[2]);
-ssize_t __real_send(int descriptor, const void *bytes, size_t length, int flags);
-ssize_t __wrap_send(int descriptor, const void *bytes, size_t length, int flags);
+struct byte_queue *__wrap_byte_queue_new(size_t capacity);
+void __wrap_byte_queue_free(struct byte_queue *queue);
+size_t __wrap_byte_queue_put(struct byte_queue *queue, const void *bytes, size_t length);
+void __wrap_byte_queue_end(struct byte_queue *queue);
+size_t __wrap_byte_queue_take(struct byte_queue *queue, void *out, size_t length);
 
 struct connection *__wrap_transport_kernel_connect(struct transport *from, const struct sockaddr *address,
                                                    uint32_t length, bool is_tls, void *owner, struct error *error) {
@@ -238,29 +241,51 @@ struct connection *__wrap_transport_kernel_connect(struct transport *from, const
     return memory_peer_connection(link->ends[0].peer);
 }
 
-/* A replica's thread reads what comes out of such a pair, as it comes. Here the thread is the test's, so it reads all of it
- * later, once the other descriptor is closed: the pair is a file. */
-int __wrap_socketpair(int domain, int type, int protocol, int ends[2]) {
-    (void)domain, (void)type, (void)protocol;
-    char name[] = "feed-XXXXXX";
-    int feed = mkostemp(name, O_CLOEXEC);
-    CHECK(feed >= 0 && next_feed < 0);
-    ends[0] = __real_open(name, O_RDONLY | O_CLOEXEC);
-    ends[1] = next_feed = feed;
-    CHECK(ends[0] >= 0 && unlink(name) == 0);
-    return 0;
+/* A replica's thread takes what comes out of a queue, as it comes. Here the thread is the test's, so it takes all of it later,
+ * once the queue has ended, which therefore has room for everything. */
+struct byte_queue {
+    struct bytes put;
+    size_t taken;
+    bool has_ended;
+};
+
+struct byte_queue *__wrap_byte_queue_new(size_t capacity) {
+    (void)capacity;
+    if (memory_fails()) return NULL;
+    struct byte_queue *queue = calloc(1, sizeof *queue);
+    CHECK(queue && !next_feed);
+    next_feed = queue;
+    return queue;
+}
+
+void __wrap_byte_queue_free(struct byte_queue *queue) {
+    if (!queue) return;
+    free(queue->put.at);
+    free(queue);
 }
 
 /* The thread may be behind. */
-ssize_t __wrap_send(int descriptor, const void *bytes, size_t length, int flags) {
-    const struct worker *worker = workers;
-    while (worker && worker->feed != descriptor) worker = worker->next;
-    if (!worker) return __real_send(descriptor, bytes, length, flags);
-    if (length == 0 || one_in(8)) {
-        errno = EAGAIN;
-        return -1;
-    }
-    return write(descriptor, bytes, one_in(2) ? length : 1 + below((uint32_t)length));
+size_t __wrap_byte_queue_put(struct byte_queue *queue, const void *bytes, size_t length) {
+    if (length == 0 || one_in(8)) return 0;
+    size_t before = queue->put.length, count = one_in(2) ? length : 1 + below((uint32_t)length);
+    resize(&queue->put, before + count);
+    memcpy(queue->put.at + before, bytes, count);
+    return count;
+}
+
+void __wrap_byte_queue_end(struct byte_queue *queue) {
+    queue->has_ended = true;
+    end_feed(queue);
+}
+
+size_t __wrap_byte_queue_take(struct byte_queue *queue, void *out, size_t length) {
+    CHECK(queue->has_ended);
+    size_t left = queue->put.length - queue->taken, most = length < left ? length : left;
+    if (most == 0) return 0;
+    size_t count = one_in(2) ? most : 1 + below((uint32_t)most);
+    memcpy(out, queue->put.at + queue->taken, count);
+    queue->taken += count;
+    return count;
 }
 
 #endif
