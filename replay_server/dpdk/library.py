@@ -22,6 +22,15 @@ _alive: list[Any] = []
 """What DPDK keeps pointers to."""
 
 
+def _renew_lock() -> None:
+    """In a forked child, which has no thread that would unlock it if another thread was in a call."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
 class DpdkError(ReplayError):
     """DPDK refused something, or is not there.
 

@@ -152,6 +152,37 @@ def test_a_forked_child_leaves_its_parents_frames_alone() -> None:
     """)
 
 
+def test_a_forked_child_is_told_so_while_another_thread_of_its_parent_is_in_a_call() -> None:
+    run("""
+    import signal, threading
+    with dpdk.Eal(*BASE, "--vdev", "net_null0") as eal:
+        port = eal.port("net_null0")
+        port.start()
+        burst, is_in, may_return = port.rx_burst(limit=3), threading.Event(), threading.Event()
+        def call(ffi, lib):
+            is_in.set()
+            may_return.wait()
+            return 0
+        thread = threading.Thread(target=lambda: dpdk.library.call("polling", call))
+        thread.start()
+        is_in.wait()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)  # ends it, should it wait for ever
+            try:
+                assert dpdk.available()
+                refused(errno.ESHUTDOWN, "in the parent", lambda: burst[0])
+                burst.release()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        ended = os.waitpid(child, 0)[1]
+        may_return.set()
+        thread.join()
+        assert ended == 0 and len(burst) == 3
+    """)
+
+
 def test_a_pool_is_bounded_and_gives_all_frames_or_none() -> None:
     run("""
     with dpdk.Eal(*BASE) as eal:
