@@ -8,6 +8,7 @@ import operator
 import os
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from ..errors import ReplayError
@@ -113,6 +114,11 @@ def call(doing: str, function: Callable[[Any, Any], int]) -> int:
             raise DpdkError(f"{doing}: the EAL runs in the parent of this process, not here", errno.ESHUTDOWN)
         before = lib.dpdk_logged_bytes()
         return _check(function(ffi, lib), doing, before)
+
+
+def no_calls() -> AbstractContextManager[object]:
+    """While it is entered no other thread is in a call."""
+    return _lock
 
 
 def start(arguments: list[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .library import DpdkError, binding, bounded, call
+from .library import DpdkError, binding, bounded, call, no_calls
 
 BURST_FRAMES_MOST = 1024
 _HEADER_BYTES = 14
@@ -82,7 +82,7 @@ class Burst:
         self.release()
 
     def __del__(self) -> None:
-        self.release()
+        self._let_go()
 
     @property
     def lengths(self) -> np.ndarray:
@@ -105,6 +105,10 @@ class Burst:
 
     def release(self) -> None:
         """Gives the frames back, but for those that arrays still show. A second call does nothing."""
+        with no_calls():  # another thread may be sending them
+            self._let_go()
+
+    def _let_go(self) -> None:
         frames, count = self._frames + self._first, len(self)
         self._first, self._is_released = self._end, True
         if count:

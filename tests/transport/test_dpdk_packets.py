@@ -108,6 +108,30 @@ def test_a_frame_that_was_sent_is_not_used_again_while_an_array_shows_it() -> No
     """)
 
 
+def test_frames_that_one_thread_sends_are_not_freed_by_another() -> None:
+    run("""
+    import threading
+    with dpdk.Eal(*BASE, "--vdev", "net_null0") as eal:
+        port, pool = eal.port("net_null0"), eal.mempool(8)
+        port.start()
+        burst, is_in, may_send = pool.allocate([60] * 3), threading.Event(), threading.Event()
+        def send(lib, frames, count):
+            is_in.set()
+            may_send.wait()
+            return lib.dpdk_port_tx_burst(port.id, 0, frames, count)
+        threads = [threading.Thread(target=burst._give, args=("sending", send)), threading.Thread(target=burst.release)]
+        threads[0].start()
+        is_in.wait()
+        threads[1].start()
+        threads[1].join(0.2)
+        may_send.set()
+        for thread in threads:
+            thread.join()
+        refused(errno.ENOBUFS, f"allocating frames of {pool.name}", lambda: pool.allocate([60] * 9))
+        assert len(pool.allocate([60] * 8)) == 8
+    """)
+
+
 def test_arrays_outlive_the_port_and_dpdk() -> None:
     run("""
     with dpdk.Eal(*BASE, "--vdev", "net_null0,size=80") as eal:
