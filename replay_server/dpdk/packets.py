@@ -131,12 +131,14 @@ class Burst:
         return self
 
     def _give(self, doing: str, take: Callable[[Any, Any, int], int]) -> int:
-        """For the taker: `take(lib, frames, count)` takes frames, the first ones, and returns how many."""
+        """For the taker: `take(lib, frames, count)` takes the first frames and returns how many. It raises nothing."""
 
         def send(_: Any, lib: Any) -> int:
             frames, count = self._held()
+            # An interrupt behind `take` may lose frames, but has none freed that was taken.
+            first, self._first = self._first, self._end
             taken = take(lib, frames, count)
-            self._first += max(0, taken)
+            self._first = first + max(0, taken)
             return taken
 
         return call(doing, send)

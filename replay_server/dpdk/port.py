@@ -295,15 +295,14 @@ class Port:
         The others stay in the burst, for another try.
         """
         bounded("queue", queue, 0, 65_535)
-
-        def send(lib: Any, frames: Any, count: int) -> int:
-            sent = lib.dpdk_port_tx_burst(self.id, queue, frames, count)
-            if sent == -errno.EMSGSIZE:
-                message = "a frame lies in several buffers: start the port with transmit_offloads=['MULTI_SEGS']"
-                raise DpdkError(f"sending on {self.name}: {message}", errno.EMSGSIZE)
-            return sent
-
-        return burst._give(f"sending on {self.name}", send)
+        doing = f"sending on {self.name}"
+        try:
+            return burst._give(doing, lambda lib, frames, count: lib.dpdk_port_tx_burst(self.id, queue, frames, count))
+        except DpdkError as error:
+            if error.errno != errno.EMSGSIZE:
+                raise
+            message = "a frame lies in several buffers: start the port with transmit_offloads=['MULTI_SEGS']"
+            raise DpdkError(f"{doing}: {message}", errno.EMSGSIZE) from error
 
     def send(self, frames: Sequence[bytes], queue: int = 0) -> int:
         """Sends whole Ethernet frames, without their checksum. Returns how many the device took, the first of them.

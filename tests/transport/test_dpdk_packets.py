@@ -108,6 +108,25 @@ def test_a_frame_that_was_sent_is_not_used_again_while_an_array_shows_it() -> No
     """)
 
 
+def test_frames_that_were_taken_before_an_interrupt_are_not_freed_again() -> None:
+    run("""
+    with dpdk.Eal(*BASE, "--vdev", "net_null0") as eal:
+        port, pool = eal.port("net_null0"), eal.mempool(8)
+        port.start()
+        burst = pool.allocate([60] * 3)
+        def send(lib, frames, count):
+            assert lib.dpdk_port_tx_burst(port.id, 0, frames, count) == 3
+            raise KeyboardInterrupt
+        try:
+            burst._give("sending", send)
+        except KeyboardInterrupt:
+            pass
+        burst.release()
+        refused(errno.ENOBUFS, f"allocating frames of {pool.name}", lambda: pool.allocate([60] * 9))
+        assert len(pool.allocate([60] * 8)) == 8
+    """)
+
+
 def test_frames_that_one_thread_sends_are_not_freed_by_another() -> None:
     run("""
     import threading
