@@ -249,6 +249,15 @@ def test_a_pool_is_bounded_and_gives_all_frames_or_none() -> None:
     """)
 
 
+def test_pools_have_no_caches_that_processes_of_the_same_lcore_would_share() -> None:
+    run("""
+    with dpdk.Eal(*BASE, "--vdev", "net_null0") as eal:
+        eal.port("net_null0").start()
+        eal.mempool(4095)
+        assert [(pool.size, pool.cache) for pool in eal.memory_pools()] == [(4095, 0), (4095, 0)]
+    """)
+
+
 def test_bursts_carry_many_frames_and_leave_what_has_no_room() -> None:
     run("""
     with dpdk.Eal(*BASE, "--vdev", "net_ring0") as eal:

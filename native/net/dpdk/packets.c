@@ -18,8 +18,6 @@
 
 #define BURST_FRAMES 32 /* what every driver carries at once */
 #define POOL_FRAMES 4095u
-#define CACHED_FROM 1024u /* a smaller pool would lie in its caches */
-#define CACHED_FRAMES 128u
 
 /* What the bursts of a port may rely on. */
 static struct {
@@ -52,10 +50,11 @@ int packets_check_queue(uint16_t port, uint16_t queue, bool transmit) {
 
 /* ---- pools ---- */
 
+/* Without caches. A pool has one for each lcore, which one thread may use. But processes on the same memory, which rings carry
+ * frames between, mostly have the same lcore. */
 static struct rte_mempool *create_pool(const char *name, uint32_t frames, uint32_t room_bytes, int node) {
     room_bytes = room_bytes < UINT16_MAX ? room_bytes : UINT16_MAX;
-    return rte_pktmbuf_pool_create(name, frames, frames >= CACHED_FROM ? CACHED_FRAMES : 0, 0, (uint16_t)room_bytes,
-                                   node);
+    return rte_pktmbuf_pool_create(name, frames, 0, 0, (uint16_t)room_bytes, node);
 }
 
 int dpdk_pool_create(uint32_t frames, uint16_t frame_bytes, char *name) {
