@@ -61,7 +61,7 @@ class Burst:
             frames, count = self._held()
             frame[0] = frames[range(count)[index]]
             length = lib.dpdk_frame_hold(frame[0], address)
-            if length < 0:
+            if length == -errno.EMSGSIZE:
                 message = f"frame {index} lies in several buffers, and no array can show them: use copy()"
                 raise DpdkError(message, errno.EMSGSIZE)
             return length

@@ -108,6 +108,22 @@ def test_a_frame_that_was_sent_is_not_used_again_while_an_array_shows_it() -> No
     """)
 
 
+def test_a_frame_is_shown_by_so_many_arrays_as_it_can_count() -> None:
+    run("""
+    with dpdk.Eal(*BASE) as eal:
+        pool = eal.mempool(8)
+        burst = pool.allocate([60])
+        arrays = [burst[0] for _ in range(32_767)]
+        refused(errno.EMLINK, "looking at a frame", lambda: burst[0])
+        arrays.pop()
+        arrays.append(burst[0])
+        burst.release()
+        assert in_use(eal, pool.name) == 1
+        del arrays
+        assert in_use(eal, pool.name) == 0
+    """)
+
+
 def test_frames_that_were_taken_before_an_interrupt_are_not_freed_again() -> None:
     run("""
     with dpdk.Eal(*BASE, "--vdev", "net_null0") as eal:

@@ -107,7 +107,8 @@ int dpdk_port_rx_burst(uint16_t port, uint16_t queue, void **frames, uint32_t *l
 int dpdk_port_tx_burst(uint16_t port, uint16_t queue, void *const *frames, int count);
 /* Does nothing in a forked child: they are its parent's. */
 void dpdk_frames_release(void *const *frames, int count);
-/* Holds the frame once more; returns its length, and where its bytes are. -EMSGSIZE: in several buffers. */
+/* Holds the frame once more; returns its length, and where its bytes are. -EMSGSIZE: in several buffers. -EMLINK: it is held too
+ * often. */
 int dpdk_frame_hold(void *frame, uint8_t **bytes);
 /* The first `frame_bytes` of each frame, with zeros behind shorter ones. */
 void dpdk_frames_copy(void *const *frames, int count, uint8_t *to, uint32_t frame_bytes);

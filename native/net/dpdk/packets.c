@@ -18,6 +18,7 @@
 
 #define BURST_FRAMES 32 /* what every driver carries at once */
 #define POOL_FRAMES 4095u
+#define HOLDERS_MOST 32768u /* of a frame, which counts them in 16 bits */
 
 /* What the bursts of a port may rely on. */
 static struct {
@@ -205,6 +206,7 @@ void dpdk_frames_release(void *const *frames, int count) {
 int dpdk_frame_hold(void *frame, uint8_t **bytes) {
     struct rte_mbuf *mbuf = frame;
     if (mbuf->nb_segs != 1) return -EMSGSIZE;
+    if (rte_mbuf_refcnt_read(mbuf) >= HOLDERS_MOST) return -EMLINK;
     rte_mbuf_refcnt_update(mbuf, 1);
     atomic_fetch_add(&held, 1);
     *bytes = rte_pktmbuf_mtod(mbuf, uint8_t *);
