@@ -12,6 +12,7 @@ import numpy as np
 from .library import DpdkError, binding, bounded, call, no_calls
 
 BURST_FRAMES_MOST = 1024
+POOL_FRAMES_MOST = 1 << 24
 _HEADER_BYTES = 14
 _BUFFER_BYTES = 65_535
 _FRAME_BYTES_MOST = _BUFFER_BYTES - 128
@@ -171,7 +172,7 @@ class Mempool:
     """
 
     def __init__(self, frames: int, frame_bytes: int) -> None:
-        bounded("frames", frames, 1, 1 << 24)
+        bounded("frames", frames, 1, POOL_FRAMES_MOST)
         bounded("frame_bytes", frame_bytes, 64, _FRAME_BYTES_MOST)
         ffi, _ = binding()
         name = ffi.new("char[128]")

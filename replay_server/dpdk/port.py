@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .library import DpdkError, binding, bounded, call, listed, text
-from .packets import Burst, Mempool, allocate, new_burst
+from .packets import POOL_FRAMES_MOST, Burst, Mempool, allocate, new_burst
 
 
 @dataclass(frozen=True)
@@ -236,9 +236,13 @@ class Port:
             raise DpdkError("MBUF_FAST_FREE frees frames that arrays still show: leave it out", errno.ENOTSUP)
         no = f"{self.name} has no"
         settings = binding()[0].new("struct dpdk_port_settings *")
-        settings.receive_queues, settings.transmit_queues = receive_queues, transmit_queues
-        settings.receive_descriptors, settings.transmit_descriptors = receive_descriptors, transmit_descriptors
-        settings.mtu, settings.buffers, settings.promiscuous = mtu, buffers, promiscuous
+        settings.receive_queues = bounded("receive_queues", receive_queues, 1, 65_535)
+        settings.transmit_queues = bounded("transmit_queues", transmit_queues, 1, 65_535)
+        settings.receive_descriptors = bounded("receive_descriptors", receive_descriptors, 0, 65_535)
+        settings.transmit_descriptors = bounded("transmit_descriptors", transmit_descriptors, 0, 65_535)
+        settings.mtu = bounded("mtu", mtu, 0, 65_535)
+        settings.buffers = bounded("buffers", buffers, 0, POOL_FRAMES_MOST)
+        settings.promiscuous = promiscuous
         settings.pool = pool.name.encode() if pool else b""
         settings.receive_offloads = _bits(
             receive_offloads, able.receive_offloads, _receive_offload, f"{no} receive offload"

@@ -301,6 +301,10 @@ def test_each_queue_has_frames_of_its_own() -> None:
         refused(errno.ENETDOWN, "receiving on net_ring0", port.rx_burst)
         refused(errno.ENETDOWN, "not been started", lambda: port.send([bytes(60)]))
         refused(errno.EINVAL, "got both", lambda: port.start(buffers=8, pool=pool))
+        wrong = {"receive_queues": 0, "transmit_queues": 65_536, "receive_descriptors": -1, "transmit_descriptors": -1,
+                 "mtu": 65_536, "buffers": 1 << 32}
+        for name, number in wrong.items():
+            refused(errno.EINVAL, f"expected {name} of", lambda: port.start(**{name: number}))
         port.start(receive_queues=4, transmit_queues=4, pool=pool)
         assert port.info().pool == pool.name and [each.name for each in eal.memory_pools()] == [pool.name]
         for queue in range(4):
