@@ -112,6 +112,7 @@ static inline void take_end(void) {
 static inline void run_seeds(void) {
     struct sigaction action = {.sa_handler = stop};
     CHECK(sigaction(SIGINT, &action, NULL) == 0 && sigaction(SIGTERM, &action, NULL) == 0);
+    note_progress();
     for (begin_seeds(); all.running > 0; begin_seeds()) take_end();
     if (is_stopped)
         note_progress();
