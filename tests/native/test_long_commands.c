@@ -6,6 +6,7 @@
 #include "own_folder.h"
 #include "server/core/command_table.h"
 #include "server/durability/append_log.h"
+#include "server/durability/append_rewrite.h"
 #include "server/durability/durability_subsystem.h"
 #include "store/store.h"
 
@@ -429,6 +430,26 @@ static void what_is_only_read_is_not_recorded_because_a_key_ran_out(void) {
     finish();
 }
 
+static void until_rewritten(struct append_log *log) {
+    while (log->rewrite_wanted || append_rewrite_is_running(log)) take_turn();
+}
+
+/* The base would have a part of what it changes, and the file behind the base the whole. */
+static void the_file_is_not_rewritten_amid_a_command_that_changes_keys(void) {
+    start(keep_log);
+    struct append_log *log = server->durability->append_log;
+    struct memory_peer *peer = connect_peer();
+    send_many(peer, "RPUSH l", "e:", NULL, MANY);
+    until_amid_command();
+    append_rewrite_want(log); /* as when the file has grown */
+    for (; server->exclusive.on; take_turn()) CHECK(!append_rewrite_is_running(log));
+    until_rewritten(log);
+    CHECK(log->rewrites == 1 && received(peer, ":30000\r\n"));
+    check_that_a_restart_brings_the_same();
+    CHECK(answers(connect_peer(), "LLEN l\r\n", ":30000\r\n"));
+    finish();
+}
+
 /* Nothing of its reply is sent before what it changed is on the disk. */
 static void a_command_is_answered_when_its_end_is_in_the_file(void) {
     struct append_writer *writer = start(sync_always);
@@ -468,6 +489,7 @@ int main(void) {
     a_stop_brings_a_command_to_its_end(true);
     RUN(what_chance_picked_is_recorded_over_all_slices);
     RUN(what_is_only_read_is_not_recorded_because_a_key_ran_out);
+    RUN(the_file_is_not_rewritten_amid_a_command_that_changes_keys);
     RUN(a_command_is_answered_when_its_end_is_in_the_file);
     return 0;
 }

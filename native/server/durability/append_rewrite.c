@@ -70,9 +70,10 @@ static bool has_grown(const struct append_log *log) {
     return bytes >= from + from / 100 * (uint64_t)config->auto_aof_rewrite_percentage;
 }
 
-/* Not in the midst of what is to be loaded whole or not at all, nor with something that could not be written yet. */
+/* Not in the midst of what is to be loaded whole or not at all, nor of a command that is recorded at its end: the base would have
+ * a part of what it changes, and the new increment the whole. Nor with something that could not be written yet. */
 static bool may_cut(const struct append_log *log) {
-    return log->server->changes.depth == 0 && !log->writer->retry && !log->failing &&
+    return log->server->changes.depth == 0 && !log->server->exclusive.on && !log->writer->retry && !log->failing &&
            snapshots_may_begin(log->server->durability->snapshots) &&
            replay_log_is_whole(log->server->replay->tables) && !log->server->ending.begun &&
            log->server->now_us >= log->rewrite_retry_us &&
