@@ -471,6 +471,25 @@ static void a_command_is_answered_when_its_end_is_in_the_file(void) {
     finish();
 }
 
+/* What was to be recorded in its place is not recorded in the place of another. */
+static void a_file_that_breaks_amid_a_command_has_the_commands_that_come_after_it(void) {
+    start(keep_log);
+    struct append_log *log = server->durability->append_log;
+    struct memory_peer *peer = connect_peer();
+    send_and_settle(peer, "SADD s", "m:", NULL, MANY);
+    say(peer, "SPOP s 20000\r\n");
+    until_amid_command();
+    append_log_break(log, "as a test wants it");
+    while (!log->renewing) take_turn();
+    CHECK(!server->exclusive.on);
+    until_rewritten(log);
+    CHECK(!log->broken && received_prefix(peer, "*20000\r\n"));
+    CHECK(answers(peer, "SET k v\r\n", "+OK\r\n"));
+    check_that_a_restart_brings_the_same();
+    CHECK(answers(connect_peer(), "GET k\r\n", "$1\r\nv\r\n"));
+    finish();
+}
+
 int main(void) {
     enter_own_folder();
     RUN(each_command_that_rests_has_a_case);
@@ -491,5 +510,6 @@ int main(void) {
     RUN(what_is_only_read_is_not_recorded_because_a_key_ran_out);
     RUN(the_file_is_not_rewritten_amid_a_command_that_changes_keys);
     RUN(a_command_is_answered_when_its_end_is_in_the_file);
+    RUN(a_file_that_breaks_amid_a_command_has_the_commands_that_come_after_it);
     return 0;
 }

@@ -156,6 +156,15 @@ static void tell_replied(struct client *client, bool for_file, bool for_replicas
     if (for_file || client->server->changes.lost) upcalls.append_log_replied(client);
 }
 
+/* It is said of one command alone, also where nobody reads any more since that has begun. */
+static void forget_said(struct changes *changes) {
+    if (changes->instead_count > 0) {
+        append_buffer_clear(&changes->instead);
+        changes->instead_count = 0;
+    }
+    changes->nothing = false;
+}
+
 void propagate_call(struct client *client, bool changed) {
     struct server *server = client->server;
     struct changes *changes = &server->changes;
@@ -166,15 +175,14 @@ void propagate_call(struct client *client, bool changed) {
     }
     bool in_part = changed && changes->out_of_memory;
     changes->out_of_memory = false;
-    if (!for_file && !for_replicas && !changes->lost) return;
+    if (!for_file && !for_replicas && !changes->lost) {
+        forget_said(changes);
+        return;
+    }
     if (in_part) lose(server);
     if (for_file && changed && !in_part && !changes->nothing) record(server, CHANGES_FOR_FILE, client);
     if (for_replicas && !in_part && !changes->nothing) record_for_replicas(client, changed);
-    if (changes->instead_count > 0) {
-        append_buffer_clear(&changes->instead);
-        changes->instead_count = 0;
-    }
-    changes->nothing = false;
+    forget_said(changes);
     tell_replied(client, for_file, for_replicas);
 }
 
