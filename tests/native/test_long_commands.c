@@ -255,6 +255,23 @@ static uint32_t count_received(const struct memory_peer *peer, const char *text)
     return count;
 }
 
+static void subscribers_are_told_once_of_a_key_that_many_slices_change(void) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer(), *subscriber = connect_peer();
+    CHECK(answers(peer, "CONFIG SET notify-keyspace-events EA\r\n", "+OK\r\n"));
+    say(subscriber, "PSUBSCRIBE __keyevent@0__:*\r\n");
+    settle();
+    memory_peer_forget_received(subscriber);
+    send_many(peer, "HSET h", "f:", "v:", MANY);
+    send_many(peer, "RPUSH l", "e:", NULL, MANY);
+    settle();
+    CHECK(received(peer, ":30000\r\n:30000\r\n"));
+    CHECK(count_received(subscriber, "pmessage") == 2);
+    CHECK(has_received(subscriber, ":hset\r\n$1\r\nh\r\n") && has_received(subscriber, ":rpush\r\n$1\r\nl\r\n"));
+    memory_peer_forget_received(subscriber);
+    close_server();
+}
+
 #define IN_A_SCRIPT 7000u /* as many as Lua's unpack gives */
 
 static void subscribers_are_told_of_each_key(void) {
@@ -501,6 +518,7 @@ int main(void) {
     a_client_that_is_lost_amid_its_subscriptions_has_none(true);
     RUN(a_server_ends_in_the_midst_of_a_command);
     RUN(subscribers_are_told_of_each_key);
+    RUN(subscribers_are_told_once_of_a_key_that_many_slices_change);
     if (has_lua()) RUN(subscribers_are_told_of_each_key_that_a_script_removes);
     RUN(a_command_is_recorded_at_its_end_though_only_earlier_slices_have_changed_something);
     RUN(a_command_that_goes_on_without_its_client_is_recorded);

@@ -61,7 +61,7 @@ struct upcalls {
     /* ---- subscriptions (redis/pubsub) ---- */
 
     bool (*pubsub_is_subscriber)(const struct client *client);
-    /* The client's command has replied: tells subscribers of the keys that it changed. */
+    /* The client's command has replied, or rests: tells subscribers of the keys that it changed. */
     void (*notify_command)(struct client *client);
 
     /* ---- copies of keys that clients keep (redis/tracking) ---- */

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "server/core/client.h"
+#include "server/core/exclusive_execution.h"
 #include "server/core/server.h"
 #include "server/redis/pubsub/pubsub.h"
 #include "server/redis/redis_subsystem.h"
@@ -231,8 +232,24 @@ static void tell_of_changes(struct client *client, const struct command *command
     }
 }
 
+/* Of a command that rests: of all but the last, which it may change further. Of that it tells once. */
+static void tell_of_earlier(struct client *client) {
+    struct notify *notify = &client->server->redis->notify;
+    size_t last = notify->last, kept = notify->length - last;
+    if (notify->length == 0 || last == 0) return;
+    notify->length = last;
+    tell_of_changes(client, client->command);
+    memmove(notify->changes, notify->changes + last, kept);
+    notify->length = kept;
+    notify->last = 0;
+}
+
 void notify_command(struct client *client) {
     struct notify *notify = &client->server->redis->notify;
+    if (exclusive_is_resting(client->server)) {
+        tell_of_earlier(client);
+        return;
+    }
     if (notify->length > 0) tell_of_changes(client, client->command);
     notify->also = NULL;
 }
