@@ -245,6 +245,23 @@ static void a_server_ends_in_the_midst_of_a_command(void) {
     close_server();
 }
 
+/* The next request of the same client has come by then, too. */
+static void whoever_waits_for_a_list_is_served_before_the_requests_that_come_after_the_push(void) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer(), *waiter = connect_peer(), *other = connect_peer();
+    say(waiter, "BLPOP l 0\r\n");
+    settle();
+    send_many(peer, "RPUSH l", "e:", NULL, MANY);
+    say(peer, "LPOP l\r\n");
+    until_amid_command();
+    say(other, "LLEN l\r\n");
+    settle();
+    CHECK(received(waiter, "*2\r\n$1\r\nl\r\n$3\r\ne:0\r\n"));
+    CHECK(received(peer, ":30000\r\n$3\r\ne:1\r\n"));
+    CHECK(received_prefix(other, ":2999"));
+    close_server();
+}
+
 /* ---- what subscribers are told --------------------------------------------------------------------------------------- */
 
 static uint32_t count_received(const struct memory_peer *peer, const char *text) {
@@ -517,6 +534,7 @@ int main(void) {
     a_client_that_is_lost_amid_its_subscriptions_has_none(false);
     a_client_that_is_lost_amid_its_subscriptions_has_none(true);
     RUN(a_server_ends_in_the_midst_of_a_command);
+    RUN(whoever_waits_for_a_list_is_served_before_the_requests_that_come_after_the_push);
     RUN(subscribers_are_told_of_each_key);
     RUN(subscribers_are_told_once_of_a_key_that_many_slices_change);
     if (has_lua()) RUN(subscribers_are_told_of_each_key_that_a_script_removes);

@@ -219,7 +219,12 @@ uint64_t exclusive_step(struct server *server) {
     if (exclusive->client->blocked && server->now_us < exclusive->rests_until_us) return exclusive->rests_until_us;
     exclusive->rests_until_us = 0;
     go_on(server);
-    return exclusive->on ? exclusive->rests_until_us : 0;
+    if (exclusive->on) return exclusive->rests_until_us;
+    if (!server->woken && !server->retry_subsystems) return 0;
+    /* Whoever waits for what it has changed was here before the requests that come next. */
+    server_tick(server);
+    server_run_woken(server);
+    return 0;
 }
 
 void exclusive_end_change(struct server *server) {
