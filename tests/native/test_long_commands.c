@@ -224,6 +224,20 @@ static void a_command_that_changes_keys_goes_on_without_its_client(void) {
     close_server();
 }
 
+/* Of a client that sends no more, as in `printf … | nc`. */
+static void a_command_and_what_follows_it_is_answered_after_the_end_of_the_input(const char *head, const char *second,
+                                                                                 const char *replies) {
+    open_server(false, NULL);
+    struct memory_peer *peer = connect_peer();
+    send_many(peer, head, "k:", second, MANY);
+    say(peer, "DBSIZE\r\n");
+    memory_peer_finish(peer);
+    until_amid_command();
+    settle();
+    CHECK(received(peer, replies) && memory_peer_is_closed(peer));
+    close_server();
+}
+
 static void a_client_that_is_lost_amid_its_subscriptions_has_none(bool in_transaction) {
     open_server(false, NULL);
     struct memory_peer *peer = connect_peer(), *other = connect_peer();
@@ -531,6 +545,8 @@ int main(void) {
     RUN(many_elements_are_one_step_of_short_turns);
     RUN(a_long_string_is_written_in_short_turns);
     RUN(a_command_that_changes_keys_goes_on_without_its_client);
+    a_command_and_what_follows_it_is_answered_after_the_end_of_the_input("MSET", "v:", "+OK\r\n:30000\r\n");
+    a_command_and_what_follows_it_is_answered_after_the_end_of_the_input("EXISTS", NULL, ":0\r\n:0\r\n");
     a_client_that_is_lost_amid_its_subscriptions_has_none(false);
     a_client_that_is_lost_amid_its_subscriptions_has_none(true);
     RUN(a_server_ends_in_the_midst_of_a_command);

@@ -299,9 +299,15 @@ static void keep_pending(struct client *client, const uint8_t *data, size_t leng
     client->pending_length += length;
 }
 
+/* It waits for nothing but time to work on its command. */
+static bool is_served(const struct client *client) {
+    bool runs_alone = exclusive_is_run_for(client) && client->server->exclusive.rests_until_us == 0;
+    return runs_alone || slices_is_going_on(client);
+}
+
 /* What was asked before is still answered (`printf … | nc`), also in slices, but nobody who hung up is waited for. */
 static bool would_wait(const struct client *client) {
-    return client->blocked && !slices_is_going_on(client);
+    return client->blocked && !is_served(client);
 }
 
 static void end_input(struct client *client) {

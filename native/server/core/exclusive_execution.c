@@ -166,7 +166,7 @@ bool exclusive_goes_on(struct client *client) {
 bool exclusive_awaits(struct client *client, uint64_t until_us) {
     struct exclusive *exclusive = &client->server->exclusive;
     if (!exclusive->inside || exclusive->kind != EXCLUSIVE_READS || exclusive->client != client) return false;
-    exclusive->rests_until_us = until_us;
+    exclusive->rests_until_us = until_us > 0 ? until_us : 1; /* not 0: it waits, if only for the next turn */
     fiber_yield(exclusive->fiber);
     return !exclusive_is_lost(client);
 }
