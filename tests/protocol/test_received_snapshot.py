@@ -35,6 +35,7 @@ class Primary:
     def __init__(self, *sends: Callable[[socket.socket], None]) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
+        self.histories: list[bytes] = []  # which each asked to go on with
         self._thread = threading.Thread(target=self._serve, args=(sends,), daemon=True)
         self._thread.start()
 
@@ -48,6 +49,8 @@ class Primary:
                 while (word := words.readline().strip()) != b"PSYNC":
                     if word in (b"PING", b"REPLCONF"):
                         connection.sendall(b"+OK\r\n")
+                words.readline()
+                self.histories.append(words.readline().strip())
                 connection.sendall(f"+FULLRESYNC {HISTORY} 100\r\n".encode())
                 send(connection)
 
@@ -74,6 +77,11 @@ SIGN_OF_LIFE = b"\n"
 
 def part(data: bytes) -> bytes:
     return f"{len(data)}\r\n".encode() + data
+
+
+def request(words: str) -> bytes:
+    each = words.split()
+    return f"*{len(each)}\r\n".encode() + b"".join(f"${len(word)}\r\n{word}\r\n".encode() for word in each)
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -217,3 +225,30 @@ def test_after_one_that_was_given_up_the_next_is_whole(replica: rs.Server, snaps
     done.set()
     for primary in (first, second):
         primary.close()
+
+
+def test_a_primary_that_is_given_up_amid_a_transaction_is_asked_for_everything(tmp_path: Path, snapshot: bytes) -> None:
+    """The transaction goes on to its end, so from an offset before it it would come a second time."""
+    done = threading.Event()
+
+    def send(connection: socket.socket) -> None:
+        transaction = ["MULTI", "RPUSH list x", "CONFIG SET repl-timeout 1", "DEBUG SLEEP 6", "EXEC"]
+        connection.sendall(HEADER + part(snapshot) + END + b"".join(map(request, transaction)))
+        with contextlib.suppress(OSError):
+            while connection.recv(4096):  # until the replica hangs up
+                pass
+
+    def nothing(_: socket.socket) -> None:
+        done.wait(60)
+
+    primary = Primary(send, nothing)
+    with (
+        rs.Server([TABLE], directory=tmp_path, config={"enable-debug-command": "yes"}) as replica,
+        rs.Client(replica.url) as client,
+    ):
+        client.redis.replicaof("127.0.0.1", str(primary.port))
+        until(lambda: len(primary.histories) == 2)
+        assert client.redis.lrange("list", 0, -1) == [b"x"]
+        assert primary.histories == [b"?", b"?"]
+    done.set()
+    primary.close()

@@ -79,11 +79,17 @@ static void wait_to_retry(struct primary_link *link) {
     link->retry_us = link->server->now_us + (was_up ? 0 : RETRY_US);
 }
 
+/* A transaction, or a command in slices, that goes on without its client is applied, but its offset would be that before it. */
+static void drop_offset_amid_command(const struct client *client) {
+    if (exclusive_is_run_for(client)) change_stream_drop(&client->server->replication->stream);
+}
+
 /* The connection is given up; what was applied stays. */
 static void hang_up(struct primary_link *link) {
     struct client *client = link->client;
     link->client = NULL;
     if (client) {
+        drop_offset_amid_command(client);
         client->take_input = NULL;
         client_close(client);
     }
@@ -95,8 +101,7 @@ void link_lost(struct client *client) {
     struct primary_link *link = link_of(client->server);
     if (link->client != client) return;
     if (link->state == LINK_UP) say(link, LOG_WARNING, "primary_lost", "the connection was lost");
-    /* A transaction that goes on without its client is applied, but its offset would be that before it. */
-    if (exclusive_is_run_for(client)) change_stream_drop(&client->server->replication->stream);
+    drop_offset_amid_command(client);
     link->client = NULL;
     forget_try(link);
     wait_to_retry(link);
