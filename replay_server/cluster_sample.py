@@ -32,7 +32,7 @@ import numpy as np
 from .batch import Batch, check_out, new_batch
 from .batch_replies import codes
 from .checks import check_version
-from .cluster_tables import check_fits, closed_on_all, too_few, whole_of
+from .cluster_tables import check_fits, closed_on_all, is_boundless, limiter_told, too_few, whole_of
 from .cluster_wait import Wait
 from .commands import ServedTable
 from .driver import Operation
@@ -229,20 +229,21 @@ class _Draw:
                 "and can never pass; sample fewer at once or enlarge error_buffer"
             )
         told = yield from self._told()
-        if closed_on_all(told):
-            raise TableClosed(f"table {self.name!r} is closed on all shards, and {reason}")
         poor = [piece.shard.number for piece in refused]
         rich = [shard for shard in self.shards if shard.number not in poor]
-        if self.table.max_times_sampled:  # what is moved is drawn, and wears items out: only where nothing else helps
-            rich = [shard for shard in rich if told[shard.number]["waiting_add"]]
+        # One that leaves lets through whatever it is asked for, and nothing is added for that.
+        rich = [shard for shard in rich if not is_boundless(limiter_told(told[shard.number]["rate_limiter"]))]
+        moved = 0
         if rich and isinstance(limiter, SampleToInsertRatio):
-            yield from self._even_out(rich, poor)
+            moved = yield from self._even_out(rich, poor)
+        if not moved and closed_on_all(told):
+            raise TableClosed(f"table {self.name!r} is closed on all shards, and {reason}")
         raise _Waits(reason)
 
-    def _even_out(self, rich: Sequence[Shard], poor: Sequence[int]) -> Operation[None]:
+    def _even_out(self, rich: Sequence[Shard], poor: Sequence[int]) -> Operation[int]:
         """Some shards hold this sample back until more is added there, which may never be: a lone writer's items are on
         one shard, which may itself hold adds back until more is sampled. So as many samples as the others let through,
-        count and nobody uses are given back to those, and the whole's ratio stays what it was."""
+        count and nobody uses are given back to those, and the whole's ratio stays what it was. Returns how many."""
         options, most = replace(self.options, replace=True, details=False), min(self.count, MOST_ARRIVALS)
         questions = [
             Question(shard, self.served[shard.number], most, (0.0, _FAR), (), options, False) for shard in rich
@@ -259,6 +260,7 @@ class _Draw:
                 question.close()
         for place, number in enumerate(poor):
             self._credit(number, moved // len(poor) + (place < moved % len(poor)))
+        return moved
 
     def _look(self) -> Operation[None]:
         """Asks what the shards hold, and raises `_Waits` where the sample could not be drawn of it."""

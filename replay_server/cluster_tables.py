@@ -210,7 +210,7 @@ def closed_on_all(infos: Mapping[int, Mapping[str, Any]]) -> bool:
     return all(info["closed"] for info in infos.values())
 
 
-def _limiter_told(text: str) -> RateLimiter:
+def limiter_told(text: str) -> RateLimiter:
     """The rate limiter that an info describes."""
     kind, _, arguments = text.rstrip(")").partition("(")
     given = dict(each.split("=") for each in arguments.split(","))
@@ -247,7 +247,7 @@ def whole_info(parts: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     """What infos by shard number are together. Counts add up; whether a sample or an add would wait, and the rate
     limiter, are of the whole; `shards` has each shard's own."""
     infos = list(parts.values())
-    limiters = {number: _limiter_told(info["rate_limiter"]) for number, info in parts.items()}
+    limiters = {number: limiter_told(info["rate_limiter"]) for number, info in parts.items()}
     is_open = {number: info for number, info in parts.items() if not info["closed"]} or parts
     whole = dict(infos[0])
     whole.update({key: sum(info[key] for info in infos) for key in _SUMS if key in whole})

@@ -10,6 +10,8 @@ import pytest
 from shards import K, cluster, keys, servers, shards
 
 import replay_server as rs
+from replay_server.cluster_leave import leaving_reason
+from replay_server.cluster_tables import leaving_limiter
 from replay_server.cluster_wait import Wait
 
 __all__ = ["cluster", "servers", "shards"]  # fixtures
@@ -198,6 +200,35 @@ def test_a_shard_with_few_and_heavy_items_gets_the_samples_that_the_others_have_
     assert sample(40, timeout=60) == 40 * count
     with pytest.raises(rs.Timeout, match="waits for inserts"):
         sample(4, timeout=0.2)
+
+
+def test_a_closed_table_ends_when_no_shard_has_samples_left(cluster, shards):
+    count = 8
+    cluster.create_table(rs.Table("t", 5000, K, rate_limiter=ratio(200, 300)))
+    shards[0].add("t", keys(0, 240), priorities=np.full(240, 0.001))
+    shards[1].add("t", keys(5000, 5005), priorities=np.full(5, 1000.0))
+    cluster.close_table("t")
+    with cluster.sampler("t", count, prefetch=1) as batches:
+        drawn = sum(len(batch) for batch in batches)
+    assert 345 - 4 * count <= drawn <= 345
+
+
+def test_a_shard_that_leaves_has_no_samples_for_the_others(cluster, shards):
+    """Its rate limiter lets all samples through, and nothing is added there."""
+    cluster.create_table(rs.Table("t", 5000, K, rate_limiter=ratio(200, 300)))
+    shards[0].add("t", keys(0, 240), priorities=np.full(240, 0.001))
+    shards[1].add("t", keys(5000, 5005), priorities=np.full(5, 1000.0))
+    shards[0].configure("t", rate_limiter=leaving_limiter(shards[0].table("t").rate_limiter))
+    shards[0].close_table("t", leaving_reason(0))
+    count, drawn = 8, []
+
+    def sample() -> None:
+        for _ in range(20):
+            drawn.append(len(cluster.sample("t", count, timeout=0.2)))
+
+    with pytest.raises(rs.Timeout, match="waits for inserts"):
+        sample()
+    assert 55 - 2 * count <= sum(drawn) <= 55 + count
 
 
 @pytest.mark.parametrize("many", [True, False])
