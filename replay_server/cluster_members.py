@@ -82,16 +82,21 @@ def shards_in(directory: Path) -> Shards:
 
     Raises:
         ValueError: it is no cluster's folder.
-        ConnectionError: no shard answers.
+        ConnectionError: no shard answers; or those of another cluster do, which has the same ports by now.
     """
     try:
         text = (directory / FILE).read_text()
-        topology = Topology.from_json(text)
-        ways = {int(number): str(place) for number, place in json.loads(text).get("admin", {}).items()}
+        topology, told = Topology.from_json(text), json.loads(text)
+        ways = {int(number): str(place) for number, place in told.get("admin", {}).items()}
+        ids = {shard.id for shard in topology.shards}.union(*told.get("ids", {}).values())
     except (OSError, ValueError, AttributeError) as error:
         raise ValueError(f"expected the folder of a cluster, and {directory / FILE} cannot be read: {error}") from error
     places = [ways.get(shard.number, place_of(shard)) for shard in topology.shards]
-    return Shards(f"{SCHEME}{','.join(places)}", ways=ways)
+    shards = Shards(f"{SCHEME}{','.join(places)}", ways=ways)
+    if ids.isdisjoint(shard.id for shard in shards.topology.shards):
+        shards.close()
+        raise ConnectionError(f"no shard of {directory} answers: at {','.join(places)} is another cluster by now")
+    return shards
 
 
 def _told_by(client: redis.Redis) -> Topology | None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -59,6 +60,18 @@ def test_the_command_starts_shows_and_stops_shards(tmp_path: Path) -> None:
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
+
+
+def test_a_folder_names_no_other_cluster_that_has_its_ports_by_now(tmp_path: Path) -> None:
+    with rs.Cluster(shards=1, directory=tmp_path / "before") as before:
+        port = urlsplit(before.servers[0].url).port or 0
+    with rs.Cluster(shards=1, directory=tmp_path / "now", port=port) as now:
+        for words in (["status"], ["stop"], ["move", "--slots", "5", "--to", "0"]):
+            refused = run(*words, "--dir", str(tmp_path / "before"))
+            assert refused.returncode == 5
+            assert f"no shard of {tmp_path / 'before'} answers" in refused.stderr
+        assert now.running
+        assert run("status", "--dir", str(tmp_path / "now")).returncode == 0
 
 
 @pytest.mark.parametrize("password", [None, "a/secret"])
