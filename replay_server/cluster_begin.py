@@ -23,7 +23,7 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import redis
@@ -110,10 +110,11 @@ class Membership:
 
         Raises:
             LeaveRefused: no other shard can take their slots of keys; or one of them answers, so that it is not lost.
-            ServerError: the others do not answer any more.
+            ServerError: the others do not answer any more; or a process has their ports, perhaps a shard that hangs.
         """
+        host, first = self.listens
         try:
-            with Shards(url, self.password) as shards:
+            with _holding(host, range(first, first + len(self.own))), Shards(url, self.password) as shards:
                 topology = shards.topology
                 for shard in [shard for shard in topology.shards if place_of(shard) in self.own]:
                     topology = forget(shards.clients, topology, shard.number, dead=True).topology
@@ -157,6 +158,21 @@ class _Says(socketserver.StreamRequestHandler):
         with contextlib.suppress(OSError):
             if self.rfile.readline(len(_QUESTION)) == _QUESTION:
                 self.wfile.write(_ANSWER)
+
+
+@contextlib.contextmanager
+def _holding(host: str, ports: Iterable[int]) -> Iterator[None]:
+    """Has the ports of shards that are not there yet. ServerError: another process has one."""
+    with contextlib.ExitStack() as stack:
+        for port in ports:
+            try:
+                family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+                held = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+                held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                held.bind((host, port))
+            except OSError as error:
+                raise ServerError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
+        yield
 
 
 @contextlib.contextmanager

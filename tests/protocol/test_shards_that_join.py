@@ -485,6 +485,29 @@ def test_members_wait_for_the_first_one_unless_it_has_lost_its_files(
         assert (first.numbers, second.numbers) == ([2], [1])
 
 
+def test_a_shard_that_hangs_is_not_taken_out_by_a_start_with_another_folder(
+    tmp_path: Path, ports: list[int], members: list[str]
+) -> None:
+    of_second: dict[str, Any] = {"shards": 1, "port": ports[1], "members": members}
+    given_up = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(lambda: rs.Cluster(**of_second, directory=tmp_path / "1", given_up=given_up))
+        try:
+            first = rs.Cluster([TABLE], shards=1, port=ports[0], members=members, directory=tmp_path / "0")
+        except BaseException:
+            given_up.set()
+            raise
+        with first, starting.result() as second:
+            os.kill(second.pids[0], signal.SIGSTOP)
+            try:
+                with pytest.raises(rs.ServerError, match=f"cannot listen on 127.0.0.1 port {ports[1]}"):
+                    rs.Cluster(**of_second, directory=tmp_path / "wrong")
+            finally:
+                os.kill(second.pids[0], signal.SIGCONT)
+            assert [shard.number for shard in first.topology.shards] == [0, 1]
+            assert not first.topology.gone
+
+
 def test_clients_find_a_closed_connection_where_a_member_waits(ports: list[int], members: list[str]) -> None:
     given_up = threading.Event()
     with ThreadPoolExecutor(1) as pool:
