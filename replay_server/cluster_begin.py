@@ -98,6 +98,7 @@ class Membership:
                     )
                 if not is_said:
                     what = f"answers from {silent}" if is_first else f"a cluster, which {self.places[0]} begins"
+                    what += "" if set(self.places) & set(self.own) else f" ({self.own[0]}, which waits, is no member)"
                     _log.warning("no member has told of a cluster so far: waiting for %s", what)
                     is_said = True
                     if not has_file:

@@ -508,6 +508,20 @@ def test_a_shard_that_hangs_is_not_taken_out_by_a_start_with_another_folder(
             assert not first.topology.gone
 
 
+def test_a_member_that_is_not_in_the_list_says_so(
+    ports: list[int], members: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    given_up = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(lambda: rs.Cluster(shards=1, port=ports[1], members=members[:1], given_up=given_up))
+        try:
+            wait_for(lambda: f"{members[1]}, which waits, is no member" in caplog.text)
+        finally:
+            given_up.set()
+        with pytest.raises(rs.ServerError, match="the start was given up"):
+            starting.result()
+
+
 def test_clients_find_a_closed_connection_where_a_member_waits(ports: list[int], members: list[str]) -> None:
     given_up = threading.Event()
     with ThreadPoolExecutor(1) as pool:
