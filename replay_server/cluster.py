@@ -20,13 +20,14 @@ from urllib.parse import urlsplit
 import redis
 
 from .cluster_address import ClusterAddress
+from .cluster_arguments import check_arguments
 from .cluster_begin import Membership
 from .cluster_checkpoint import CHECKPOINT_FILE, read_checkpoint, write_checkpoint
 from .cluster_device import FIRST_PORT, SharedDevice
 from .cluster_leave import Forgotten, forget, number_of
 from .cluster_members import FILE, LOOK_S, Members, way_to
 from .cluster_moves import move
-from .cluster_replicas import MOST_REPLICAS, ShardFolders, ShardReplicas, Snapshot
+from .cluster_replicas import ShardFolders, ShardReplicas, Snapshot
 from .cluster_restore import bring_here
 from .cluster_shards import SCHEME, place_of
 from .cluster_tables import share_of
@@ -34,9 +35,8 @@ from .errors import ReplayError, ServerError
 from .replica_group import STARTS_WITHIN_S, replica_settings
 from .server import Server, port_of, tls_port_of
 from .table import Table
-from .topology import MOST_SHARDS, ReplicaPlace, ShardPlace, Topology, parse_slots
+from .topology import ReplicaPlace, ShardPlace, Topology, parse_slots
 
-SHARD_TRANSPORTS = ("kernel", "dpdk")
 _ADOPT_S = 1.0
 _LONGEST_PAUSE_S = 5.0
 _STOPS_WITHIN_S = 10.0
@@ -50,38 +50,6 @@ class ShardNotStarted(ServerError):
     def __init__(self, number: int, why: str) -> None:
         super().__init__(f"shard {number}: {why}")
         self.number, self.why = number, why
-
-
-def _check(
-    tables: list[Table],
-    shards: int,
-    announced: str,
-    restore: str | os.PathLike[str] | None,
-    shard_of: str | None,
-    take_over: int | None,
-    replicas: int,
-) -> None:
-    """Raises ServerError where arguments of `Cluster` are out of bounds, or do not go together."""
-    if take_over is not None and (shard_of is None or shards != 1):
-        raise ServerError("expected take_over with shard_of and shards=1: the number of a shard of that cluster")
-    if not 1 <= shards <= MOST_SHARDS:
-        raise ServerError(f"expected 1 to {MOST_SHARDS} shards, got {shards}")
-    if restore not in (None, "latest", "checkpoint") and not Path(restore).is_file():
-        raise ServerError(
-            f'expected restore to be "latest", "checkpoint", the file of a checkpoint or None, got {restore!r}'
-        )
-    if not 0 <= replicas <= MOST_REPLICAS:
-        raise ServerError(f"expected 0 to {MOST_REPLICAS} replicas, got {replicas}")
-    if replicas and shard_of is not None:
-        raise ServerError("expected replicas without shard_of: shards that join a cluster have none")
-    if replicas and (fleeting := [table.name for table in tables if not table.durable]):
-        raise ServerError(
-            f"expected durable tables with replicas, and {fleeting[0]!r} has durable=False: no replica is sent it"
-        )
-    if announced in ("0.0.0.0", "::"):
-        raise ServerError(f"expected announce, since clients cannot connect to {announced}: a name of this host")
-    if shard_of is not None and (tables or restore not in (None, "latest")):
-        raise ServerError("expected shard_of without tables and checkpoint: these are of the cluster joined")
 
 
 class Cluster(Members):
@@ -178,20 +146,11 @@ class Cluster(Members):
         begin: bool = False,
         given_up: threading.Event | None = None,
     ) -> None:
-        if transport not in SHARD_TRANSPORTS:
-            raise ServerError(f"expected transport to be one of {', '.join(SHARD_TRANSPORTS)}, got {transport!r}")
-        apart = host != "127.0.0.1" or pin is not None or replicas or shard_of is not None or members is not None
-        if transport == "dpdk" and apart:
-            raise ServerError(
-                'expected transport "dpdk" without host, pin, replicas, shard_of and members: each shard has a queue '
-                'of the device and a processor, and clients are told the device\'s address, the setting "dpdk-address"'
-            )
         self._tables, self._announced = list(tables), announce or host
-        _check(self._tables, shards, self._announced, restore, shard_of, take_over, replicas)
-        if begin and members is None:
-            raise ServerError("expected begin with members: without them a cluster is begun anyway, or joined")
-        if members is not None and (shard_of is not None or replicas or not port or restore not in (None, "latest")):
-            raise ServerError("expected members with a port, and without shard_of, replicas and a checkpoint")
+        check_arguments(
+            self._tables, shards, host, port, self._announced, restore, pin, shard_of, take_over, replicas, transport,
+            members is not None, begin,
+        )  # fmt: skip
         self._owner = os.getpid()
         self._host, self._password, self._shard_of = host, password, shard_of
         self._takes_over = take_over

@@ -19,7 +19,8 @@ import redis
 from .arguments import Parser, did_you_mean
 from .at_once import at_once
 from .client import Client
-from .cluster import SHARD_TRANSPORTS, Cluster
+from .cluster import Cluster
+from .cluster_arguments import SHARD_TRANSPORTS
 from .cluster_checkpoint import checkpoint_of
 from .cluster_leave import forget, number_of
 from .cluster_members import IMPATIENT, failing_in, shards_in
